@@ -1,0 +1,221 @@
+//! An action on its way, and the proof of how far it has come.
+//!
+//! `Action<S>` goes through the states [`Submitted`] → [`Validated`] → [`Gated`] → [`Claimed`] → [`Finished`]. The proof
+//! of each state has private fields and is made only by the stage that earns it. So an action that has not passed the
+//! gate cannot reach the executor: there is no way to write that down.
+//!
+//! ```
+//! use effectd_actors::{Action, Claimed, messages::Execute};
+//! fn hand_over(action: Action<Claimed>) -> Execute {
+//!     Execute(action)
+//! }
+//! ```
+//!
+//! The same with an action that is merely validated does not compile:
+//!
+//! ```compile_fail,E0308
+//! use effectd_actors::{Action, Validated, messages::Execute};
+//! fn hand_over(action: Action<Validated>) -> Execute {
+//!     Execute(action)
+//! }
+//! ```
+//!
+//! Nor can the proof be forged:
+//!
+//! ```compile_fail,E0451
+//! use effectd_actors::Gated;
+//! fn forge(passed: Gated) -> Gated {
+//!     Gated { decision: todo!(), ..passed }
+//! }
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::{LeaseId, Store};
+use effectd_contracts::{
+    ActionId, ActionRequest, Clock, Digest, Monotonic, Origin, Principal, Timestamp, TraceId,
+};
+use prometheus::IntGauge;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tracing::Span;
+
+use crate::limits::REDELIVERY_DELAY;
+
+pub use crate::executor::Finished;
+pub use crate::gate::Gated;
+pub use crate::idempotency::Claimed;
+pub use crate::validator::Validated;
+
+/// An action in the state `S`.
+#[derive(Debug)]
+pub struct Action<S> {
+    /// Its standing: who asked, how it came in, what it holds.
+    pub ticket: Ticket,
+    /// What is asked for.
+    pub request: Arc<ActionRequest>,
+    pub(crate) state: S,
+}
+
+/// Accepted, and nothing more.
+#[derive(Debug)]
+pub struct Submitted(());
+
+impl Action<Submitted> {
+    /// An action that was just accepted.
+    pub(crate) fn new(ticket: Ticket, request: Arc<ActionRequest>) -> Self {
+        Self {
+            ticket,
+            request,
+            state: Submitted(()),
+        }
+    }
+}
+
+impl<S> Action<S> {
+    /// The same action, one state further.
+    pub(crate) fn advance<T>(self, earn: impl FnOnce(S) -> T) -> Action<T> {
+        Action {
+            ticket: self.ticket,
+            request: self.request,
+            state: earn(self.state),
+        }
+    }
+
+    /// Tells the trace that the action has reached a stage.
+    pub(crate) fn hop(&self, stage: &'static str) {
+        tracing::info!(parent: &self.ticket.span, stage, trace_id = %self.ticket.trace_id, "hop");
+    }
+}
+
+/// How a decision reached the pipeline.
+#[derive(Debug)]
+pub enum Way {
+    /// Through the bus: it is on disk, and this delivery is ours until the lease ends.
+    Bus {
+        /// What to settle it by.
+        lease: LeaseId,
+    },
+    /// Through the door, somebody waits: it is on disk only when it is claimed.
+    Door {
+        /// Told when the action is lost before it is on disk, so that the door can put it there.
+        lost: oneshot::Sender<Lost>,
+    },
+}
+
+/// A place among the actions on their way; given back when the action is over.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _permit: Option<OwnedSemaphorePermit>,
+    in_flight: IntGauge,
+}
+
+impl Place {
+    pub(crate) fn new(permit: Option<OwnedSemaphorePermit>, in_flight: &IntGauge) -> Self {
+        in_flight.inc();
+        Self {
+            _permit: permit,
+            in_flight: in_flight.clone(),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.in_flight.dec();
+    }
+}
+
+/// An action was dropped on its way: a worker died with it in its hand.
+#[derive(Debug)]
+pub struct Lost;
+
+/// The standing of an action. Dropped before it is settled, it gives the delivery back, so that the action is tried
+/// again at once; should even that fail, the lease ends by itself.
+pub struct Ticket {
+    /// Which action.
+    pub action_id: ActionId,
+    /// Digest of the request.
+    pub digest: Digest,
+    /// Its trace.
+    pub trace_id: TraceId,
+    /// Who the door saw.
+    pub principal: Principal,
+    /// Where it came from.
+    pub origin: Origin,
+    /// When it was accepted, for people.
+    pub accepted_at: Timestamp,
+    /// When it was accepted, for measuring; in this process only.
+    pub accepted: Monotonic,
+    /// How long it lay on the bus before this process took it up.
+    pub waited: Duration,
+    /// The time from acceptance to the first stage, once it got there.
+    pub queued: Option<Duration>,
+    /// Its span.
+    pub span: Span,
+    pub(crate) way: Option<Way>,
+    #[expect(dead_code, reason = "held, not read: dropping it gives the place back")]
+    pub(crate) place: Place,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket")
+            .field("action_id", &self.action_id)
+            .field("way", &self.way)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ticket {
+    /// The delivery that it holds, if it came by the bus.
+    pub fn lease(&self) -> Option<LeaseId> {
+        match &self.way {
+            Some(Way::Bus { lease }) => Some(*lease),
+            Some(Way::Door { .. }) | None => None,
+        }
+    }
+
+    /// Marks the first stage.
+    pub(crate) fn begin(&mut self, clock: &dyn Clock) {
+        let in_process = clock.monotonic().since(self.accepted);
+        self.queued.get_or_insert(self.waited + in_process);
+    }
+
+    /// From acceptance until now.
+    pub(crate) fn age(&self, clock: &dyn Clock) -> Duration {
+        self.waited + clock.monotonic().since(self.accepted)
+    }
+
+    /// The decision is on disk now, and its delivery is ours.
+    pub(crate) fn admitted(&mut self, lease: LeaseId) {
+        self.way = Some(Way::Bus { lease });
+    }
+
+    /// The action is answered for, or another copy of it is on its way: nothing is to be given back.
+    pub(crate) fn settled(mut self) {
+        self.way = None;
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        match self.way.take() {
+            Some(Way::Bus { lease }) => {
+                // Not waited for: whether it succeeds or not, the lease ends by itself.
+                if std::thread::panicking() {
+                    drop(self.store.nack(
+                        lease,
+                        REDELIVERY_DELAY,
+                        "a worker died with the action in its hand",
+                    ));
+                } else {
+                    drop(self.store.defer(lease, REDELIVERY_DELAY));
+                }
+            }
+            Some(Way::Door { lost }) => drop(lost.send(Lost)),
+            None => {}
+        }
+    }
+}

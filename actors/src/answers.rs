@@ -1,0 +1,99 @@
+//! Who waits for which action: callers at a door, and parked actions that want what another is doing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use effectd_contracts::{ActionId, Failure, Receipt};
+use tokio::sync::oneshot;
+
+/// What an asker gets.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// The action has ended, and this is its receipt.
+    Done(Done),
+    /// The action was not taken: nothing was recorded under its id.
+    Refused(Failure),
+}
+
+/// A receipt, and how it came about.
+#[derive(Debug, Clone)]
+pub struct Done {
+    /// The receipt.
+    pub receipt: Arc<Receipt>,
+    /// It existed before this request: nothing was done now.
+    pub before: bool,
+}
+
+type Waker = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Waiting {
+    callers: Vec<oneshot::Sender<Answer>>,
+    parked: Vec<Waker>,
+}
+
+/// Everybody who waits, by action. Bounded by the permits of those who wait.
+#[derive(Clone, Default)]
+pub struct Answers(Arc<Mutex<HashMap<ActionId, Waiting>>>);
+
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Answers({})", self.lock().len())
+    }
+}
+
+impl Answers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ActionId, Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for an action's answer. Ask for the receipt in the Store after this, and nothing can be missed.
+    pub fn wait_for(&self, action: &ActionId) -> oneshot::Receiver<Answer> {
+        let (sender, receiver) = oneshot::channel();
+        let mut all = self.lock();
+        let waiting = all.entry(action.clone()).or_default();
+        waiting.callers.retain(|caller| !caller.is_closed());
+        waiting.callers.push(sender);
+        receiver
+    }
+
+    /// Runs `wake` when the action has ended.
+    pub(crate) fn park_behind(&self, action: &ActionId, wake: impl FnOnce() + Send + 'static) {
+        self.lock()
+            .entry(action.clone())
+            .or_default()
+            .parked
+            .push(Box::new(wake));
+    }
+
+    /// Tells everybody who waits for the action.
+    pub(crate) fn tell(&self, action: &ActionId, answer: &Answer) {
+        let Some(waiting) = self.lock().remove(action) else {
+            return;
+        };
+        for caller in waiting.callers {
+            // A caller that has gone away needs no answer.
+            drop(caller.send(answer.clone()));
+        }
+        for wake in waiting.parked {
+            wake();
+        }
+    }
+
+    /// Wakes those who parked behind the action, without answering its callers.
+    pub(crate) fn wake_parked(&self, action: &ActionId) {
+        let parked = self
+            .lock()
+            .get_mut(action)
+            .map(|waiting| std::mem::take(&mut waiting.parked));
+        parked.into_iter().flatten().for_each(|wake| wake());
+    }
+
+    /// Forgets callers that have gone away.
+    pub fn sweep(&self) {
+        self.lock().retain(|_, waiting| {
+            waiting.callers.retain(|caller| !caller.is_closed());
+            !waiting.callers.is_empty() || !waiting.parked.is_empty()
+        });
+    }
+}

@@ -1,0 +1,228 @@
+//! One run of a tool in a fresh sandbox, and what its ending means.
+
+use std::time::Duration;
+
+use effectd_contracts::{
+    Attempt, CallMode, Code, Denial, DenialSource, Failure, Isolation, Millis, Phase, ProbeVerdict, ToolCall,
+    ToolOutput, ToolReply, json, limits,
+};
+use effectd_sandbox::{Answer, Call, Ending, Limits, Narrowing, SandboxError};
+use tokio::sync::oneshot;
+
+use crate::action::{Action, Claimed};
+use crate::executor::Used;
+use crate::parts::Parts;
+use crate::registry::Entry;
+
+/// One run.
+pub(crate) struct Tried {
+    pub(crate) attempt: Attempt,
+    pub(crate) used: Used,
+    pub(crate) isolation: Option<Isolation>,
+    pub(crate) came_to: Attempted,
+    pub(crate) probed: Option<ProbeVerdict>,
+}
+
+/// What one run came to.
+pub(crate) enum Attempted {
+    /// The tool did it.
+    Done(ToolOutput),
+    /// It did not, and had no effect.
+    Failed(Failure),
+    /// It ended so that its effect may have happened.
+    Unclear(Failure),
+}
+
+/// Runs the tool once. The child is waited for by a task of its own, so that it is known to be dead even if the worker
+/// that asked dies first.
+pub(crate) async fn attempt(
+    parts: &Parts,
+    action: &Action<Claimed>,
+    mode: CallMode,
+    left: Duration,
+) -> Tried {
+    let started_at = parts.clock.now();
+    let begun = parts.clock.monotonic();
+    let outcome = match call_of(parts, action, mode, left) {
+        Ok(call) => run(parts, action, call).await,
+        Err(failure) => Err(failure),
+    };
+    let took = Millis::from(parts.clock.monotonic().since(begun));
+    let entry = action.state.gated().entry();
+    let mut tried = Tried {
+        attempt: Attempt {
+            started_at,
+            exec_ms: took,
+            cpu_ms: Millis::ZERO,
+            code: None,
+            denials: Vec::new(),
+        },
+        used: Used {
+            exec: took,
+            ..Used::default()
+        },
+        isolation: None,
+        came_to: Attempted::Failed(Failure::new(Code::Internal, Phase::Sandbox, "nothing ran")),
+        probed: None,
+    };
+    match outcome {
+        Ok(answer) => tell(&mut tried, answer, entry, mode, action),
+        Err(failure) => tried.came_to = Attempted::Failed(failure),
+    }
+    tried.attempt.code = match &tried.came_to {
+        Attempted::Done(_) => None,
+        Attempted::Failed(failure) | Attempted::Unclear(failure) => Some(failure.code),
+    };
+    tried
+}
+
+fn call_of(parts: &Parts, action: &Action<Claimed>, mode: CallMode, left: Duration) -> Result<Call, Failure> {
+    if left.is_zero() {
+        return Err(Failure::new(
+            Code::TimedOut,
+            Phase::Dispatch,
+            "no time was left to run the tool",
+        ));
+    }
+    let gated = action.state.gated();
+    let spec = gated.entry().spec();
+    let profile = spec.effective_profile();
+    let call = ToolCall {
+        tool_id: spec.tool_id.clone(),
+        mode,
+        space_id: action.request.space_id.clone(),
+        params: gated.params().as_ref().clone(),
+        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+        trace_id: action.ticket.trace_id.clone(),
+    };
+    let request = serde_json::to_vec(&call)
+        .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
+    let narrowing = match mode {
+        CallMode::Run => Narrowing::default(),
+        CallMode::DryRun | CallMode::Probe => Narrowing::read_only(),
+    };
+    Ok(Call {
+        tool_id: spec.tool_id.clone(),
+        profile,
+        high_isolation: gated.ruling().decision.safety_class == effectd_contracts::SafetyClass::High,
+        space_root: (parts.space_roots)(&action.request.space_id)?,
+        request,
+        limits: Limits::default(),
+        timeout: left,
+        trace_id: action.ticket.trace_id.clone(),
+        narrowing,
+    })
+}
+
+async fn run(parts: &Parts, action: &Action<Claimed>, call: Call) -> Result<Answer, Failure> {
+    let id = &action.ticket.action_id;
+    let Some(alive) = parts.running.enter(id) else {
+        let message = "an earlier run of this action is still alive";
+        return Err(Failure::new(Code::SandboxFailed, Phase::Sandbox, message));
+    };
+    let (told, answer) = oneshot::channel();
+    let sandbox = parts.sandbox.clone();
+    tokio::spawn(async move {
+        let answer = sandbox.call(call).await;
+        drop(alive);
+        // A worker that has died meanwhile needs no answer: its action is settled by the intent.
+        drop(told.send(answer));
+    });
+    match answer.await {
+        Ok(answer) => answer.map_err(|error: SandboxError| error.failure()),
+        Err(_) => Err(Failure::new(
+            Code::ShuttingDown,
+            Phase::Sandbox,
+            "the runtime is stopping",
+        )),
+    }
+}
+
+fn tell(tried: &mut Tried, answer: Answer, entry: &Entry, mode: CallMode, action: &Action<Claimed>) {
+    let usage = &answer.usage;
+    tried.used.cpu = Millis::from_micros(usage.cpu_user_us + usage.cpu_system_us);
+    tried.used.peak_memory_bytes = usage.peak_memory_bytes;
+    tried.used.bytes_written = usage.bytes_written;
+    tried.attempt.cpu_ms = tried.used.cpu;
+    tried.isolation = Some(answer.isolation);
+    for denial in &answer.denials {
+        tracing::warn!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, code = %denial.code,
+            what = denial.what, count = denial.count, "refused in the sandbox");
+    }
+    tried.attempt.denials = answer.denials.into_iter().map(denial).collect();
+    match answer.ending {
+        Ending::Replied(bytes) => match read_reply(&bytes, entry, mode) {
+            Ok(Reply::Output(output)) => tried.came_to = Attempted::Done(output),
+            Ok(Reply::Verdict(verdict)) => tried.probed = Some(verdict),
+            Err((failure, true)) => tried.came_to = Attempted::Unclear(failure),
+            Err((failure, false)) => tried.came_to = Attempted::Failed(failure),
+        },
+        Ending::Killed {
+            code,
+            detail,
+            started,
+        } => {
+            let failure = Failure::new(code, Phase::Dispatch, detail);
+            tried.came_to = if started {
+                Attempted::Unclear(failure)
+            } else {
+                Attempted::Failed(failure)
+            };
+        }
+    }
+}
+
+enum Reply {
+    Output(ToolOutput),
+    Verdict(ProbeVerdict),
+}
+
+/// Reads what the child says, which is not to be trusted. The flag tells whether it may have had its effect.
+fn read_reply(bytes: &[u8], entry: &Entry, mode: CallMode) -> Result<Reply, (Failure, bool)> {
+    let invalid = |why: &str| Failure::new(Code::ResultInvalid, Phase::Capture, why);
+    let reply: ToolReply = json::parse(bytes, limits::TOOL_REPLY_BYTES_MAX)
+        .map_err(|_| (invalid("the tool's answer is not a reply"), true))?;
+    match (reply, mode) {
+        (ToolReply::Done(output), CallMode::Run | CallMode::DryRun) => {
+            entry
+                .check_result(&output.result)
+                .map_err(|failure| (failure, true))?;
+            Ok(Reply::Output(output))
+        }
+        (ToolReply::Probed(verdict), CallMode::Probe) => Ok(Reply::Verdict(verdict)),
+        (ToolReply::Failed(failure), _) => Err((own_words(failure), false)),
+        (ToolReply::Done(_), CallMode::Probe) | (ToolReply::Probed(_), CallMode::Run | CallMode::DryRun) => {
+            Err((invalid("the tool answered another question"), true))
+        }
+    }
+}
+
+/// A tool's failure with a code that a tool may use. It must not pretend that the policy or the kernel said something.
+fn own_words(failure: Failure) -> Failure {
+    const ALLOWED: [Code; 6] = [
+        Code::ToolFailed,
+        Code::ToolBusy,
+        Code::ParamsInvalid,
+        Code::PathDenied,
+        Code::FileLimit,
+        Code::UnknownTool,
+    ];
+    let code = if ALLOWED.contains(&failure.code) {
+        failure.code
+    } else {
+        Code::ToolFailed
+    };
+    Failure::new(code, Phase::Dispatch, failure.message)
+}
+
+fn denial(denial: effectd_sandbox::Denial) -> Denial {
+    Denial {
+        code: denial.code,
+        what: denial.what,
+        count: denial.count,
+        source: match denial.source {
+            effectd_sandbox::DenialSource::Kernel => DenialSource::Kernel,
+            effectd_sandbox::DenialSource::Child => DenialSource::Child,
+        },
+    }
+}

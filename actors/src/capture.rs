@@ -1,0 +1,289 @@
+//! Makes the receipt: what was measured, in the form that everybody may see.
+
+use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName};
+use effectd_contracts::{
+    Attempt, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome, Receipt,
+    ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
+};
+use effectd_policy::redact::prune_result;
+use serde_json::{Map, Value, json};
+
+use crate::action::{Action, Finished, Ticket};
+use crate::executor::Used;
+use crate::gate::Ruling;
+use crate::limits::CORE_WATTS;
+use crate::messages::Refusal;
+use crate::parts::Parts;
+use crate::reward::{Inputs, reward};
+
+/// A receipt, and all that is written with it.
+pub(crate) struct Captured {
+    pub(crate) receipt: Receipt,
+    pub(crate) completion: Completion,
+}
+
+/// What a receipt is made from.
+struct Account<'a> {
+    ticket: &'a Ticket,
+    request: &'a effectd_contracts::ActionRequest,
+    params: &'a Map<String, Value>,
+    spec: Option<&'a ToolSpec>,
+    ruling: Option<&'a Ruling>,
+    key: Option<IdempotencyKey>,
+    result: Result<&'a ToolOutput, &'a Failure>,
+    outcome: Outcome,
+    attempts: Vec<Attempt>,
+    used: Used,
+    isolation: Option<Isolation>,
+    effects: Effects,
+    allowed: Millis,
+}
+
+/// The receipt of an action that ran.
+pub(crate) fn ran(parts: &Parts, action: &Action<Finished>) -> Captured {
+    let claimed = action.state.claimed();
+    let (gated, ended) = (claimed.gated(), action.state.ended());
+    let account = Account {
+        ticket: &action.ticket,
+        request: &action.request,
+        params: gated.params(),
+        spec: Some(gated.entry().spec()),
+        ruling: Some(gated.ruling()),
+        key: claimed.terms().key.clone(),
+        result: ended.result.as_ref(),
+        outcome: ended.outcome,
+        attempts: ended.attempts.clone(),
+        used: ended.used,
+        isolation: ended.isolation.clone(),
+        effects: ended.effects.clone(),
+        allowed: Millis::from(action.state.timeout()),
+    };
+    let receipt = receipt(parts, account);
+    let changed = receipt.effects != Effects::None && gated.dry_run().is_none();
+    let retire: Vec<_> = claimed
+        .terms()
+        .resource
+        .iter()
+        .filter(|_| changed)
+        .cloned()
+        .collect();
+    let params_digest = claimed.terms().params_digest;
+    let letter = ended
+        .dead_letter
+        .then(|| letter(&action.request, &receipt, ended.attempts.len()));
+    let completion = completion(
+        parts,
+        &action.ticket,
+        &receipt,
+        params_digest,
+        Some(claimed.fence()),
+        letter,
+        retire,
+    );
+    Captured { receipt, completion }
+}
+
+/// The receipt of an action that was refused on its way.
+pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
+    let action = &refusal.action;
+    let effects = if refusal.outcome == Outcome::Indeterminate {
+        Effects::Possible
+    } else {
+        Effects::None
+    };
+    let account = Account {
+        ticket: &action.ticket,
+        request: &action.request,
+        params: &action.request.params,
+        spec: refusal.tool.as_ref().map(|entry| entry.spec()),
+        ruling: refusal.ruling.as_ref(),
+        key: action.request.idempotency_key.clone(),
+        result: Err(&refusal.failure),
+        outcome: refusal.outcome,
+        attempts: Vec::new(),
+        used: Used::default(),
+        isolation: None,
+        effects,
+        allowed: Millis::ZERO,
+    };
+    let receipt = receipt(parts, account);
+    let letter = refusal.dead_letter.then(|| letter(&action.request, &receipt, 0));
+    let digest = action.request.params_digest();
+    let completion = completion(
+        parts,
+        &action.ticket,
+        &receipt,
+        digest,
+        refusal.fence,
+        letter,
+        Vec::new(),
+    );
+    Captured { receipt, completion }
+}
+
+fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
+    let Account {
+        ticket,
+        request,
+        spec,
+        ruling,
+        outcome,
+        used,
+        ..
+    } = account;
+    let timing = timing(parts, ticket, used.exec);
+    let quality = account.result.ok().and_then(|output| output.quality);
+    let inputs = Inputs {
+        outcome,
+        quality,
+        cpu: used.cpu,
+        took: used.exec,
+        allowed: account.allowed,
+    };
+    let mut receipt = Receipt {
+        receipt_id: ReceiptId::fresh(),
+        action_id: ticket.action_id.clone(),
+        tool_id: request.tool_id.clone(),
+        space_id: request.space_id.clone(),
+        subject_id: request.subject_id.clone(),
+        status: outcome.project().receipt.unwrap_or(Status::Error),
+        error: account.result.err().cloned(),
+        inputs: shown(parts, account.params, |name| {
+            spec.is_some_and(|spec| spec.is_public_param(name))
+        }),
+        outputs: outputs(parts, account.result.ok(), spec, outcome),
+        policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
+        cost: cost(&used, account.attempts.is_empty()),
+        timing,
+        idempotency_key: account.key,
+        trace_id: ticket.trace_id.clone(),
+        reward: reward(&inputs, &parts.weights),
+        outcome,
+        tool_version: spec.map(|spec| spec.version.clone()),
+        principal: ticket.principal.clone(),
+        request_digest: ticket.digest,
+        decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
+        attempts: account.attempts,
+        isolation: account.isolation,
+        effects: account.effects,
+        signature: None,
+    };
+    parts.identity.sign(&mut receipt);
+    receipt
+}
+
+fn timing(parts: &Parts, ticket: &Ticket, exec: Millis) -> Timing {
+    let queued = Millis::from(ticket.queued.unwrap_or_default());
+    let age = Millis::from(ticket.age(&*parts.clock));
+    let least = Millis::from_micros(queued.micros() + exec.micros());
+    Timing {
+        queued_ms: queued,
+        exec_ms: exec,
+        total_ms: age.max(least),
+        started_at: ticket.accepted_at,
+        ended_at: parts.clock.now(),
+    }
+}
+
+fn cost(used: &Used, nothing_ran: bool) -> Cost {
+    let measured = |value: u64| (!nothing_ran).then_some(value);
+    let milliwatt_hours = used.cpu.as_f64() * CORE_WATTS / 3_600.0;
+    Cost {
+        cpu_ms: used.cpu,
+        energy_mwh: (milliwatt_hours * 1e6).round() / 1e6,
+        peak_memory_bytes: measured(used.peak_memory_bytes),
+        bytes_written: measured(used.bytes_written),
+    }
+}
+
+/// Fields that may be told, in clear; the others as keyed digests. Whatever it is, it stays small.
+fn shown(parts: &Parts, fields: &Map<String, Value>, public: impl Fn(&str) -> bool) -> Map<String, Value> {
+    let told = fields.iter().map(|(name, value)| {
+        if public(name) {
+            (name.clone(), value.clone())
+        } else {
+            (
+                format!("hmac_sha256_{name}"),
+                Value::String(parts.identity.digest(value)),
+            )
+        }
+    });
+    // Pruning keeps an object an object; were it otherwise, nothing is told.
+    prune_result(Value::Object(told.collect()))
+        .as_object()
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn outputs(
+    parts: &Parts,
+    output: Option<&ToolOutput>,
+    spec: Option<&ToolSpec>,
+    outcome: Outcome,
+) -> Map<String, Value> {
+    let Some(output) = output else { return Map::new() };
+    let public = |name: &str| name == "settled_by" || spec.is_some_and(|spec| spec.is_public_result(name));
+    let mut shown = output
+        .result
+        .as_object()
+        .map(|fields| shown(parts, fields, public))
+        .unwrap_or_default();
+    if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
+        shown.insert("dry_run".to_owned(), json!(true));
+    } else {
+        shown.entry("artifact_ids").or_insert_with(|| json!([]));
+    }
+    shown
+}
+
+fn letter(request: &effectd_contracts::ActionRequest, receipt: &Receipt, attempts: usize) -> NewLetter {
+    let failure = receipt.error.as_ref();
+    NewLetter {
+        topic: Topic::ActionDecision.into(),
+        code: failure.map_or_else(String::new, |failure| failure.code.to_string()),
+        detail: failure.map_or_else(String::new, |failure| failure.message.clone()),
+        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+        // Plain data with text keys, for which serde_json has no failure.
+        payload: serde_json::to_vec(request).unwrap_or_default(),
+    }
+}
+
+fn completion(
+    parts: &Parts,
+    ticket: &Ticket,
+    receipt: &Receipt,
+    params_digest: effectd_contracts::Digest,
+    fence: Option<Fence>,
+    letter: Option<NewLetter>,
+    retire: Vec<ResourceName>,
+) -> Completion {
+    let event = Event::executed(receipt, parts.clock.now());
+    let new_event = NewEvent {
+        event_id: event.id.clone(),
+        time: event.time,
+        trace_id: event.traceid.clone(),
+        action_id: Some(receipt.action_id.clone()),
+        body: NewBody::Clear(serde_json::to_vec(&event).unwrap_or_default()),
+    };
+    Completion {
+        receipt: NewReceipt {
+            receipt_id: receipt.receipt_id.clone(),
+            action_id: receipt.action_id.clone(),
+            action_digest: ticket.digest,
+            tool_id: receipt.tool_id.clone(),
+            subject_id: receipt.subject_id.clone(),
+            space_id: receipt.space_id.clone(),
+            status: receipt.status,
+            key: receipt.idempotency_key.clone(),
+            params_digest,
+            time: receipt.timing.ended_at,
+            body: canonical::of(receipt).unwrap_or_default().into_bytes(),
+        },
+        events: vec![(Topic::ActionExecuted.into(), new_event)],
+        fence,
+        leases: ticket.lease().into_iter().collect(),
+        letter,
+        retire,
+        links: Vec::new(),
+    }
+}

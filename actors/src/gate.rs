@@ -1,0 +1,200 @@
+//! The second stage: may this happen?
+//!
+//! The policy decides; this stage collects the facts, asks, and acts on the answer. Operators' switches are asked first.
+
+use std::sync::Arc;
+
+use effectd_bus::StoreError;
+use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
+use effectd_policy::{Decision, Facts, Verdict, evaluate, inspect};
+use ractor::ActorProcessingErr;
+use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
+use serde_json::{Map, Value};
+
+use crate::action::{Action, Validated};
+use crate::messages::{Judge, Record, Refusal, Settle};
+use crate::parts::Parts;
+use crate::registry::Entry;
+use crate::stage::{PanicWatch, pass};
+use crate::switches::Switches;
+
+/// The policy permits it.
+#[derive(Debug)]
+pub struct Gated {
+    entry: Arc<Entry>,
+    ruling: Ruling,
+    params: Arc<Map<String, Value>>,
+    dry_run: Option<DryRun>,
+}
+
+/// Why nothing is to be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DryRun {
+    /// The request asks for it.
+    Asked,
+    /// The operator has paused effects.
+    Paused,
+}
+
+/// What the policy said, and by which facts.
+#[derive(Debug, Clone)]
+pub struct Ruling {
+    /// What it said.
+    pub decision: Decision,
+    /// By which facts.
+    pub facts: Facts,
+}
+
+impl Gated {
+    /// The tool.
+    pub fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
+    /// What the policy said.
+    pub fn ruling(&self) -> &Ruling {
+        &self.ruling
+    }
+
+    /// The parameters after redaction: what the tool gets, and what keys are formed from.
+    pub fn params(&self) -> &Arc<Map<String, Value>> {
+        &self.params
+    }
+
+    /// Whether nothing is to be changed, and why.
+    pub fn dry_run(&self) -> Option<DryRun> {
+        self.dry_run
+    }
+}
+
+pub(crate) struct Gate {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) idempotency: FactoryRef<(), Settle>,
+    pub(crate) recorder: FactoryRef<(), Record>,
+}
+
+impl Worker for Gate {
+    type Key = ();
+    type Message = Judge;
+    type Arguments = ();
+    type State = ();
+
+    async fn pre_start(
+        &self,
+        _: WorkerId,
+        _: &FactoryRef<(), Judge>,
+        (): (),
+    ) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        _: WorkerId,
+        _: &FactoryRef<(), Judge>,
+        job: Job<(), Judge>,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        let _watch = PanicWatch::new("gate", &self.parts);
+        let Judge(action) = job.msg;
+        action.hop("gate");
+        let (ruling, judged) = self.judge(&action);
+        match judged {
+            Ok((params, dry_run)) => {
+                let earn = |state: Validated| Gated {
+                    entry: state.entry().clone(),
+                    ruling,
+                    params,
+                    dry_run,
+                };
+                pass(&self.idempotency, Settle(action.advance(earn)));
+            }
+            Err(failure) => {
+                let tool = Some(action.state.entry().clone());
+                let outcome = failure.code.outcome();
+                let action = action.advance(|_| ());
+                let refusal = Refusal {
+                    action,
+                    tool,
+                    ruling: Some(ruling),
+                    failure,
+                    outcome,
+                    fence: None,
+                    dead_letter: false,
+                };
+                pass(&self.recorder, Record::Refused(Box::new(refusal)));
+            }
+        }
+        Ok(())
+    }
+}
+
+type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>), Failure>;
+
+impl Gate {
+    fn judge(&self, action: &Action<Validated>) -> (Ruling, Judged) {
+        let request = &action.request;
+        let spec = action.state.entry().spec();
+        let policy = self.parts.policy();
+        let inspection = inspect(&request.params, spec, &policy);
+        let mut facts = Facts::of(
+            request,
+            spec,
+            &action.ticket.principal,
+            action.ticket.accepted_at,
+            &inspection,
+        );
+        // The request's own time was compared with the clock when it was accepted; rules about time look at the clock
+        // of now, since an action may have waited.
+        facts.now = self.parts.clock.now();
+        let decision = evaluate(&facts, &policy);
+        let judged = match (&decision.verdict, decision.failure()) {
+            (Verdict::Permit, _) => self
+                .switches(request)
+                .map(|dry_run| (Arc::new(inspection.params), dry_run)),
+            (
+                Verdict::Deny { .. } | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. },
+                Some(failure),
+            ) => Err(failure),
+            (Verdict::Deny { .. } | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. }, None) => {
+                let reasons: Vec<_> = decision
+                    .verdict
+                    .reasons()
+                    .iter()
+                    .map(|reason| reason.text.as_str())
+                    .collect();
+                let message = format!(
+                    "a person must approve this ({}), and approvals cannot be given yet",
+                    reasons.join("; ")
+                );
+                Err(Failure::new(Code::PolicyDenied, Phase::Gate, message))
+            }
+        };
+        (Ruling { decision, facts }, judged)
+    }
+
+    /// What the operator has switched.
+    fn switches(&self, request: &ActionRequest) -> Result<Option<DryRun>, Failure> {
+        let unreadable =
+            |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
+        let switches = Switches::new(&*self.parts.store);
+        if switches.tool_disabled(&request.tool_id).map_err(unreadable)? {
+            let message = format!("the tool {} is switched off", request.tool_id);
+            return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
+        }
+        if request.dry_run {
+            return Ok(Some(DryRun::Asked));
+        }
+        Ok(switches.paused().map_err(unreadable)?.then_some(DryRun::Paused))
+    }
+}
+
+impl DryRun {
+    /// How an action ends that was only tried out.
+    pub const fn outcome(self) -> Outcome {
+        match self {
+            DryRun::Asked => Outcome::DryRun,
+            DryRun::Paused => Outcome::Paused,
+        }
+    }
+}

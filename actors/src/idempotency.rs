@@ -1,0 +1,375 @@
+//! The third stage: was this done before, is somebody doing it, or is it ours to do?
+//!
+//! A granted claim puts the intent on disk; from here on, whatever happens, the action can be settled.
+
+use std::sync::Arc;
+
+use effectd_bus::{
+    Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, GroupName, Lookup, NewBody, NewEvent,
+    OpenIntent, ResourceName, StoreError,
+};
+use effectd_contracts::{
+    ActionId, Code, DecisionData, Digest, Event, Failure, IdempotencyKey, Phase, ReceiptId, Topic, canonical,
+};
+use ractor::ActorProcessingErr;
+use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
+use serde_json::Value;
+
+use crate::action::{Action, Gated, Way};
+use crate::intent::Intent;
+use crate::key;
+use crate::limits::LEASE_TTL;
+use crate::messages::{Execute, Record, Refusal, Settle};
+use crate::parts::Parts;
+use crate::pipeline::group;
+use crate::stage::{PanicWatch, pass};
+
+/// The action is ours to do, and that is on disk.
+#[derive(Debug)]
+pub struct Claimed {
+    gated: Gated,
+    terms: Terms,
+    fence: Fence,
+    earlier: Earlier,
+}
+
+/// Whether the action was begun before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Earlier {
+    /// No.
+    No,
+    /// Yes, and whether it happened is not known. `None` if the intent cannot be read any more.
+    Interrupted(Option<Intent>),
+}
+
+/// What the action is known and found by.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// Its key; none for a dry run and for tools whose every request is its own.
+    pub key: Option<IdempotencyKey>,
+    /// Digest of the parameters after redaction.
+    pub params_digest: Digest,
+    /// What it changes.
+    pub resource: Option<ResourceName>,
+}
+
+impl Claimed {
+    /// The state before.
+    pub fn gated(&self) -> &Gated {
+        &self.gated
+    }
+
+    /// What it is known by.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// What to commit under.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Whether it was begun before.
+    pub fn earlier(&self) -> &Earlier {
+        &self.earlier
+    }
+}
+
+pub(crate) struct Idempotency {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) executor: FactoryRef<(), Execute>,
+    pub(crate) recorder: FactoryRef<(), Record>,
+}
+
+impl Worker for Idempotency {
+    type Key = ();
+    type Message = Settle;
+    type Arguments = ();
+    type State = ();
+
+    async fn pre_start(
+        &self,
+        _: WorkerId,
+        _: &FactoryRef<(), Settle>,
+        (): (),
+    ) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        _: WorkerId,
+        this: &FactoryRef<(), Settle>,
+        job: Job<(), Settle>,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        let _watch = PanicWatch::new("idempotency", &self.parts);
+        let Settle(mut action) = job.msg;
+        action.hop("idempotency");
+        let terms = self.terms(&action);
+        match self.ask(&mut action, &terms).await {
+            Ok(answer) => self.act_on(answer, action, terms, this).await,
+            Err(error) => self.give_up(action, &error),
+        }
+        Ok(())
+    }
+}
+
+/// What asking brought.
+enum Asked {
+    Claim(ClaimAnswer),
+    /// The decision is on its way through the bus as well; that copy will answer.
+    OnTheBus,
+}
+
+impl Idempotency {
+    fn terms(&self, action: &Action<Gated>) -> Terms {
+        let (spec, params) = (action.state.entry().spec(), action.state.params());
+        let params_digest = canonical::digest(&Value::Object(params.as_ref().clone()));
+        if action.state.dry_run().is_some() {
+            // What changes nothing neither is nor makes a "done before", and disturbs nobody.
+            return Terms {
+                key: None,
+                params_digest,
+                resource: None,
+            };
+        }
+        let own = action.request.idempotency_key.clone();
+        let key = own.or_else(|| key::key_of(spec, params, &self.parts.identity));
+        let resource = key::resource_of(spec, &action.request.space_id, params);
+        let resource = resource.and_then(|text| ResourceName::new(text).ok());
+        Terms {
+            key,
+            params_digest,
+            resource,
+        }
+    }
+
+    async fn ask(&self, action: &mut Action<Gated>, terms: &Terms) -> Result<Asked, StoreError> {
+        let claim = self.claim(action, terms);
+        if action.ticket.lease().is_some() {
+            return Ok(Asked::Claim(self.parts.store.claim(claim).await?));
+        }
+        if let Some(known) = self.look_up(action, terms)? {
+            return Ok(Asked::Claim(known));
+        }
+        let admission = Admission {
+            topic: Topic::ActionDecision.into(),
+            group: pipeline_group()?,
+            ttl: LEASE_TTL,
+            event: self.decision_event(action),
+            claim,
+        };
+        Ok(match self.parts.store.admit(admission).await? {
+            Admitted::Granted { fence, lease_id, .. } => {
+                action.ticket.admitted(lease_id);
+                Asked::Claim(ClaimAnswer::New { fence })
+            }
+            // Its decision is on the bus: whoever gets it from there settles it.
+            Admitted::NotGranted(ClaimAnswer::OwnIntent(_)) | Admitted::AlreadyPublished { .. } => {
+                Asked::OnTheBus
+            }
+            Admitted::NotGranted(answer) => Asked::Claim(answer),
+        })
+    }
+
+    /// A cached success costs no write: it is looked up before anything is admitted.
+    fn look_up(&self, action: &Action<Gated>, terms: &Terms) -> Result<Option<ClaimAnswer>, StoreError> {
+        let Some(key) = &terms.key else { return Ok(None) };
+        let known = self
+            .parts
+            .store
+            .lookup(&action.request.space_id, key, &terms.params_digest)?;
+        Ok(match known {
+            Lookup::Done { receipt_id } => Some(ClaimAnswer::Done { receipt_id }),
+            Lookup::Conflict => Some(ClaimAnswer::Conflict {
+                what: ConflictOf::Key,
+            }),
+            Lookup::InFlight { .. } | Lookup::Unknown => None,
+        })
+    }
+
+    fn claim(&self, action: &Action<Gated>, terms: &Terms) -> Claim {
+        let spec = action.state.entry().spec();
+        let intent = Intent {
+            tool_id: spec.tool_id.clone(),
+            tool_version: spec.version.clone(),
+            repeat: spec.repeat,
+            dry_run: action.state.dry_run().is_some(),
+        };
+        Claim {
+            action_id: action.ticket.action_id.clone(),
+            action_digest: action.ticket.digest,
+            space: action.request.space_id.clone(),
+            key: terms.key.clone(),
+            params_digest: terms.params_digest,
+            intent: intent.to_bytes(),
+            resources: terms.resource.iter().cloned().collect(),
+        }
+    }
+
+    fn decision_event(&self, action: &Action<Gated>) -> NewEvent {
+        let data = DecisionData {
+            request: action.request.as_ref().clone(),
+            principal: action.ticket.principal.clone(),
+            origin: action.ticket.origin.clone(),
+            contract: None,
+            clock_skew_ms: None,
+        };
+        decision_event(data, action)
+    }
+
+    async fn act_on(&self, asked: Asked, action: Action<Gated>, terms: Terms, this: &FactoryRef<(), Settle>) {
+        let answer = match asked {
+            Asked::Claim(answer) => answer,
+            Asked::OnTheBus => return action.ticket.settled(),
+        };
+        match answer {
+            ClaimAnswer::New { fence } => self.execute(action, terms, fence, Earlier::No),
+            ClaimAnswer::InFlight { action_id } | ClaimAnswer::ResourceBusy { action_id } => {
+                self.park(action, &action_id, this);
+            }
+            ClaimAnswer::Done { receipt_id } => self.done_before(action, receipt_id),
+            ClaimAnswer::OwnIntent(open) => self.take_over(action, terms, open, this).await,
+            ClaimAnswer::Conflict { what } => self.conflict(action, what),
+        }
+    }
+
+    fn execute(&self, action: Action<Gated>, terms: Terms, fence: Fence, earlier: Earlier) {
+        let claimed = action.advance(|gated| Claimed {
+            gated,
+            terms,
+            fence,
+            earlier,
+        });
+        pass(&self.executor, Execute(claimed));
+    }
+
+    /// Waits, without holding a worker, until the other action has ended; then asks again.
+    fn park(&self, action: Action<Gated>, behind: &ActionId, this: &FactoryRef<(), Settle>) {
+        let kept = action.ticket.lease().map(|lease| {
+            let until = self
+                .parts
+                .clock
+                .monotonic()
+                .plus(effectd_bus::limits::LEASE_TTL_MAX);
+            self.parts.leases.keep(lease, until)
+        });
+        let again = this.clone();
+        self.parts.answers.park_behind(behind, move || {
+            drop(kept);
+            pass(&again, Settle(action));
+        });
+        // It may have ended between the question and the parking.
+        if !matches!(self.parts.store.receipt_of(behind), Ok(None)) {
+            self.parts.answers.wake_parked(behind);
+        }
+    }
+
+    fn done_before(&self, action: Action<Gated>, receipt_id: ReceiptId) {
+        let action = action.advance(|_| ());
+        pass(
+            &self.recorder,
+            Record::Before {
+                action: Box::new(action),
+                receipt_id,
+            },
+        );
+    }
+
+    /// The action was begun before. Once its first child is proven dead, it is ours to settle.
+    async fn take_over(
+        &self,
+        action: Action<Gated>,
+        terms: Terms,
+        open: OpenIntent,
+        this: &FactoryRef<(), Settle>,
+    ) {
+        let id = action.ticket.action_id.clone();
+        if self.parts.running.has_child(&id) {
+            let again = this.clone();
+            self.parts
+                .running
+                .when_dead(&id, move || pass(&again, Settle(action)));
+            return;
+        }
+        match self.parts.store.take_over(&id, open.fence).await {
+            Ok(fence) => {
+                let intent = open.intent.bytes().and_then(Intent::from_bytes);
+                self.execute(action, terms, fence, Earlier::Interrupted(intent));
+            }
+            Err(error) => self.give_up(action, &error),
+        }
+    }
+
+    fn conflict(&self, action: Action<Gated>, what: ConflictOf) {
+        match what {
+            ConflictOf::Action => {
+                let message = "this action id was used before, with other content; choose a new one";
+                let failure = Failure::new(Code::ActionConflict, Phase::Idempotency, message);
+                let action = action.advance(|_| ());
+                pass(
+                    &self.recorder,
+                    Record::Unrecorded {
+                        action: Box::new(action),
+                        failure,
+                    },
+                );
+            }
+            ConflictOf::Key => {
+                let message = "this idempotency key was used before, with other parameters";
+                let failure = Failure::new(Code::IdempotencyConflict, Phase::Idempotency, message);
+                let (tool, ruling) = (action.state.entry().clone(), action.state.ruling().clone());
+                let refusal = Refusal {
+                    action: action.advance(|_| ()),
+                    tool: Some(tool),
+                    ruling: Some(ruling),
+                    outcome: failure.code.outcome(),
+                    failure,
+                    fence: None,
+                    dead_letter: false,
+                };
+                pass(&self.recorder, Record::Refused(Box::new(refusal)));
+            }
+        }
+    }
+
+    /// The Store could not answer. What is on the bus stays there; who waits at the door is told.
+    fn give_up(&self, action: Action<Gated>, error: &StoreError) {
+        tracing::warn!(parent: &action.ticket.span, %error, trace_id = %action.ticket.trace_id, "not claimed");
+        if matches!(action.ticket.way, Some(Way::Door { .. })) {
+            let message = format!("{error}; ask again with the same action id");
+            let failure = Failure::new(Code::StoreUnavailable, Phase::Idempotency, message);
+            let action = action.advance(|_| ());
+            pass(
+                &self.recorder,
+                Record::Unrecorded {
+                    action: Box::new(action),
+                    failure,
+                },
+            );
+        }
+    }
+}
+
+fn pipeline_group() -> Result<GroupName, StoreError> {
+    group()
+}
+
+/// The decision as an event; its body is sealed, since it holds the parameters.
+pub(crate) fn decision_event<S>(data: DecisionData, action: &Action<S>) -> NewEvent {
+    let event = Event::decision(data, action.ticket.trace_id.clone(), action.ticket.accepted_at);
+    sealed(&event, &action.ticket.action_id)
+}
+
+/// An event with a sealed body.
+pub(crate) fn sealed(event: &Event<DecisionData>, action: &ActionId) -> NewEvent {
+    NewEvent {
+        event_id: event.id.clone(),
+        time: event.time,
+        trace_id: event.traceid.clone(),
+        action_id: Some(action.clone()),
+        // Plain data with text keys, for which serde_json has no failure.
+        body: NewBody::Sealed(serde_json::to_vec(event).unwrap_or_default()),
+    }
+}

@@ -1,0 +1,145 @@
+//! The device's word: what signs receipts, and what turns sensitive values into digests nobody can guess back.
+
+use ed25519_dalek::{Signer, SigningKey, Verifier, VerifyingKey};
+use effectd_contracts::digest::{hex, unhex};
+use effectd_contracts::{Digest, Receipt, Signature, canonical};
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::Value;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+/// The keys of one device.
+pub struct Identity {
+    signing: SigningKey,
+    digest_key: Zeroizing<[u8; 32]>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Identity({})", self.key_id())
+    }
+}
+
+/// A receipt whose signature does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureInvalid {
+    /// There is none.
+    #[error("the receipt is not signed")]
+    Missing,
+    /// Another key made it.
+    #[error("the receipt was signed by another key")]
+    OtherKey,
+    /// It is not a signature over this content.
+    #[error("the receipt is not what was signed")]
+    Wrong,
+}
+
+impl Identity {
+    /// From two secrets of the device: one to sign with, one for digests.
+    pub fn new(signing_seed: &[u8; 32], digest_key: [u8; 32]) -> Self {
+        Self {
+            signing: SigningKey::from_bytes(signing_seed),
+            digest_key: Zeroizing::new(digest_key),
+        }
+    }
+
+    /// Names the signing key: the beginning of the digest of its public part.
+    pub fn key_id(&self) -> String {
+        key_id(&self.signing.verifying_key())
+    }
+
+    /// The public part, for whoever wants to check receipts.
+    pub fn public_key(&self) -> [u8; 32] {
+        self.signing.verifying_key().to_bytes()
+    }
+
+    /// A keyed digest of a value: equal values are equal, but without the key nobody can try values out.
+    pub fn digest(&self, value: &Value) -> String {
+        let text = canonical::to_string(value);
+        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.digest_key).expect("any key will do");
+        mac.update(text.as_bytes());
+        hex(&mac.finalize().into_bytes())
+    }
+
+    /// Signs the receipt: everything in it but the signature, in canonical form.
+    pub fn sign(&self, receipt: &mut Receipt) {
+        receipt.signature = None;
+        let signature = self.signing.sign(signed_text(receipt).as_bytes());
+        receipt.signature = Some(Signature {
+            algorithm: "ed25519".to_owned(),
+            key_id: self.key_id(),
+            value: hex(&signature.to_bytes()),
+        });
+    }
+}
+
+/// Whether the receipt is what the holder of this key signed.
+pub fn verify(receipt: &Receipt, public_key: &[u8; 32]) -> Result<(), SignatureInvalid> {
+    let signature = receipt.signature.as_ref().ok_or(SignatureInvalid::Missing)?;
+    let key = VerifyingKey::from_bytes(public_key).map_err(|_| SignatureInvalid::OtherKey)?;
+    if signature.algorithm != "ed25519" || signature.key_id != key_id(&key) {
+        return Err(SignatureInvalid::OtherKey);
+    }
+    let bytes = unhex(&signature.value).ok_or(SignatureInvalid::Wrong)?;
+    let value = ed25519_dalek::Signature::from_slice(&bytes).map_err(|_| SignatureInvalid::Wrong)?;
+    let bare = Receipt {
+        signature: None,
+        ..receipt.clone()
+    };
+    key.verify(signed_text(&bare).as_bytes(), &value)
+        .map_err(|_| SignatureInvalid::Wrong)
+}
+
+fn key_id(key: &VerifyingKey) -> String {
+    Digest::of(key.as_bytes()).hex()[..16].to_owned()
+}
+
+fn signed_text(receipt: &Receipt) -> String {
+    // A receipt is plain data with text keys, for which serde_json has no failure.
+    canonical::of(receipt).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn receipt() -> Receipt {
+        serde_json::from_str(include_str!("../../contracts/tests/golden/receipt.json")).unwrap()
+    }
+
+    #[test]
+    fn a_changed_receipt_is_noticed() {
+        let identity = Identity::new(&[7; 32], [8; 32]);
+        let mut signed = receipt();
+        identity.sign(&mut signed);
+        assert_eq!(verify(&signed, &identity.public_key()), Ok(()));
+        let read_back: Receipt = serde_json::from_str(&canonical::of(&signed).unwrap()).unwrap();
+        assert_eq!(verify(&read_back, &identity.public_key()), Ok(()));
+        let mut forged = signed.clone();
+        forged.outputs.insert("bytes_written".into(), json!(6));
+        assert_eq!(
+            verify(&forged, &identity.public_key()),
+            Err(SignatureInvalid::Wrong)
+        );
+        let other = Identity::new(&[9; 32], [8; 32]);
+        assert_eq!(
+            verify(&signed, &other.public_key()),
+            Err(SignatureInvalid::OtherKey)
+        );
+        signed.signature = None;
+        assert_eq!(
+            verify(&signed, &identity.public_key()),
+            Err(SignatureInvalid::Missing)
+        );
+    }
+
+    #[test]
+    fn digests_depend_on_the_key() {
+        let (a, b) = (Identity::new(&[7; 32], [1; 32]), Identity::new(&[7; 32], [2; 32]));
+        assert_ne!(a.digest(&json!("1234")), b.digest(&json!("1234")));
+        assert_eq!(a.digest(&json!("1234")), a.digest(&json!("1234")));
+    }
+}

@@ -1,0 +1,240 @@
+//! Takes decisions from the bus, as many as there is room for, and sends them on their way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::{Claim, ClaimAnswer, Delivery, Fence, StoreError};
+use effectd_contracts::{
+    Code, DecisionData, Event, Failure, Phase, Timestamp, Topic, json, limits as bounds,
+};
+use ractor::factory::FactoryRef;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::action::{Action, Place, Ticket, Way};
+use crate::limits::LEASE_TTL;
+use crate::messages::{Record, Refusal, Validate};
+use crate::parts::Parts;
+use crate::pipeline::{group, span};
+use crate::stage::pass;
+
+/// Looks for decisions. There is one, restarted when it dies.
+pub(crate) struct Intake {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) validator: FactoryRef<(), Validate>,
+    pub(crate) recorder: FactoryRef<(), Record>,
+}
+
+/// The only message: look.
+#[derive(Debug)]
+pub(crate) struct Look;
+
+/// The pause after the Store could not answer.
+const STORE_PAUSE: Duration = Duration::from_millis(200);
+/// The longest time between two looks, should news ever be missed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+impl Actor for Intake {
+    type Msg = Look;
+    type State = effectd_bus::Watch;
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Look>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+        let watch = self.parts.store.watch(&Topic::ActionDecision.into())?;
+        myself.cast(Look)?;
+        Ok(watch)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Look>,
+        Look: Look,
+        watch: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        let pause = match self.look().await {
+            Ok(pause) => pause,
+            Err(StoreError::Closed) => {
+                myself.stop(Some("the store is closed".to_owned()));
+                return Ok(());
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no decisions can be taken from the bus");
+                Some(STORE_PAUSE)
+            }
+        };
+        if let Some(pause) = pause {
+            tokio::select! {
+                news = watch.changed() => news?,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        myself.cast(Look)?;
+        Ok(())
+    }
+}
+
+impl Intake {
+    /// Leases what there is room for. Answers how long there is nothing to do.
+    async fn look(&self) -> Result<Option<Duration>, StoreError> {
+        // At least one place: without room there is nothing to look for.
+        let Ok(first) = self.permits.clone().acquire_owned().await else {
+            return Err(StoreError::Closed);
+        };
+        let room = 1 + self
+            .permits
+            .available_permits()
+            .min(effectd_bus::limits::LEASE_EVENTS_MAX - 1);
+        let leased = self
+            .parts
+            .store
+            .lease(&Topic::ActionDecision.into(), &group()?, room, LEASE_TTL)
+            .await?;
+        let mut first = Some(first);
+        let busy = !leased.deliveries.is_empty();
+        for delivery in leased.deliveries {
+            let permit = match first.take() {
+                Some(permit) => Some(permit),
+                None => self.permits.clone().acquire_owned().await.ok(),
+            };
+            self.begin(delivery, permit).await;
+        }
+        Ok((!busy).then(|| {
+            leased
+                .next_due
+                .unwrap_or(LOOK_EVERY)
+                .clamp(Duration::from_millis(1), LOOK_EVERY)
+        }))
+    }
+
+    async fn begin(&self, delivery: Delivery, permit: Option<OwnedSemaphorePermit>) {
+        let Some(event) = read(&delivery) else {
+            let detail = "the decision cannot be read";
+            let ended = self
+                .parts
+                .store
+                .term(delivery.lease_id, Code::Malformed.as_str(), detail)
+                .await;
+            tracing::warn!(
+                offset = delivery.offset,
+                ?ended,
+                "a malformed decision is set aside"
+            );
+            return;
+        };
+        let action = self.action(&delivery, event, permit);
+        if delivery.exhausted {
+            self.give_up(action, delivery.delivery_count).await;
+        } else {
+            pass(&self.validator, Validate(action));
+        }
+    }
+
+    fn action(
+        &self,
+        delivery: &Delivery,
+        event: Event<DecisionData>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Action<crate::action::Submitted> {
+        let DecisionData {
+            request,
+            principal,
+            origin,
+            ..
+        } = event.data;
+        let waited = since(delivery.event.stored_at, self.parts.clock.now());
+        let trace_id = request
+            .trace_id
+            .clone()
+            .unwrap_or_else(|| delivery.event.trace_id.clone());
+        let tool = self.parts.registry.get(&request.tool_id);
+        let ticket = Ticket {
+            action_id: request.action_id.clone(),
+            digest: request.digest(),
+            span: span(&request, tool.map(AsRef::as_ref)),
+            trace_id,
+            principal,
+            origin,
+            accepted_at: event.time,
+            accepted: self.parts.clock.monotonic(),
+            waited,
+            queued: None,
+            way: Some(Way::Bus {
+                lease: delivery.lease_id,
+            }),
+            place: Place::new(permit, &self.parts.metrics.in_flight),
+            store: self.parts.store.clone(),
+        };
+        ticket.span.in_scope(|| {
+            tracing::info!(stage = "intake", trace_id = %ticket.trace_id, delivery = delivery.delivery_count, "hop");
+        });
+        Action::new(ticket, Arc::new(request))
+    }
+
+    /// A decision that has been delivered too often ends here, with a receipt and a dead letter.
+    async fn give_up(&self, action: Action<crate::action::Submitted>, deliveries: u32) {
+        let (fence, code) = match self.seize(&action).await {
+            Ok(seized) => seized,
+            Err(error) => {
+                tracing::warn!(parent: &action.ticket.span, %error, "a poisonous decision cannot be ended yet");
+                return;
+            }
+        };
+        let message = format!("delivered {deliveries} times, and each time the work on it died");
+        let failure = Failure::new(code, Phase::Settle, message);
+        let outcome = failure.code.outcome();
+        let tool = self.parts.registry.get(&action.request.tool_id).cloned();
+        let action = action.advance(|_| ());
+        let refusal = Refusal {
+            action,
+            tool,
+            ruling: None,
+            failure,
+            outcome,
+            fence,
+            dead_letter: true,
+        };
+        pass(&self.recorder, Record::Refused(Box::new(refusal)));
+    }
+
+    /// Gets hold of the action's claim, so that nobody else can end it, and tells whether it may have had its effect.
+    async fn seize(
+        &self,
+        action: &Action<crate::action::Submitted>,
+    ) -> Result<(Option<Fence>, Code), StoreError> {
+        let claim = Claim {
+            action_id: action.ticket.action_id.clone(),
+            action_digest: action.ticket.digest,
+            space: action.request.space_id.clone(),
+            key: None,
+            params_digest: action.request.params_digest(),
+            intent: Vec::new(),
+            resources: Vec::new(),
+        };
+        Ok(match self.parts.store.claim(claim).await? {
+            ClaimAnswer::New { fence } => (Some(fence), Code::Internal),
+            ClaimAnswer::OwnIntent(open) => {
+                let fence = self
+                    .parts
+                    .store
+                    .take_over(&action.ticket.action_id, open.fence)
+                    .await?;
+                (Some(fence), Code::OutcomeUnknown)
+            }
+            ClaimAnswer::InFlight { .. }
+            | ClaimAnswer::ResourceBusy { .. }
+            | ClaimAnswer::Done { .. }
+            | ClaimAnswer::Conflict { .. } => (None, Code::Internal),
+        })
+    }
+}
+
+fn read(delivery: &Delivery) -> Option<Event<DecisionData>> {
+    let body = delivery.event.body.bytes()?;
+    // The envelope adds little to the largest request.
+    json::parse(body, 2 * bounds::REQUEST_BYTES_MAX).ok()
+}
+
+fn since(earlier: Timestamp, now: Timestamp) -> Duration {
+    now.duration_since(earlier).try_into().unwrap_or(Duration::ZERO)
+}

@@ -1,0 +1,58 @@
+//! Keeps the deliveries of long work: an action that runs or waits for another is not given to someone else meanwhile.
+//!
+//! Only work that has a reason to be long is kept, and only for as long as that reason lasts. A stage that hangs keeps
+//! nothing, so its action comes back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use effectd_bus::{LeaseId, Store};
+use effectd_contracts::{Clock, Monotonic};
+
+use crate::limits::LEASE_TTL;
+
+/// The deliveries that are kept.
+#[derive(Clone, Default)]
+pub(crate) struct Leases(Arc<Mutex<HashMap<LeaseId, Monotonic>>>);
+
+/// Keeps one delivery as long as it lives.
+pub(crate) struct Kept {
+    leases: Leases,
+    lease: LeaseId,
+}
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseId, Monotonic>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the delivery, at most until then.
+    pub(crate) fn keep(&self, lease: LeaseId, until: Monotonic) -> Kept {
+        self.lock().insert(lease, until);
+        Kept {
+            leases: self.clone(),
+            lease,
+        }
+    }
+
+    /// Extends everything that is kept. To be called well within the time of a lease.
+    pub(crate) fn extend_all(&self, store: &dyn Store, clock: &dyn Clock) {
+        let now = clock.monotonic();
+        let mut all = self.lock();
+        all.retain(|_, until| *until > now);
+        for lease in all.keys() {
+            // Not waited for: a lease that was lost meanwhile is found out by the fence.
+            drop(store.extend(*lease, LEASE_TTL));
+        }
+    }
+
+    /// How often [`Leases::extend_all`] is to be called.
+    pub(crate) const EVERY: Duration = Duration::from_millis(LEASE_TTL.as_millis() as u64 / 3);
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.leases.lock().remove(&self.lease);
+    }
+}

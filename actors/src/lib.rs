@@ -1,0 +1,48 @@
+//! How it flows: the stages of the pipeline, as factories of workers under one supervisor.
+//!
+//! ```text
+//! door -> intake -> validator -> gate -> idempotency -> executor -> recorder -> receipt, event, answer
+//! ```
+//!
+//! Casts only, in one direction; a refusal at any stage goes straight to the recorder. Start reading at [`action`], which
+//! says what an action has to prove before it may go on, then at [`messages`], then stage by stage.
+
+pub mod limits;
+
+pub mod action;
+pub mod messages;
+
+pub mod answers;
+pub mod identity;
+mod leases;
+pub mod metrics;
+pub mod parts;
+pub mod registry;
+mod running;
+mod stage;
+pub mod switches;
+
+mod attempt;
+mod capture;
+pub mod executor;
+pub mod gate;
+pub mod idempotency;
+mod intake;
+pub mod intent;
+pub mod key;
+mod recorder;
+pub mod retry;
+pub mod reward;
+mod sweeper;
+pub mod validator;
+
+pub mod pipeline;
+mod supervisor;
+
+pub use action::{Action, Claimed, Finished, Gated, Submitted, Ticket, Validated};
+pub use answers::{Answer, Done};
+pub use identity::Identity;
+pub use metrics::Metrics;
+pub use parts::{Ingredients, Parts, SpaceRoots};
+pub use pipeline::{Incoming, Pipeline, StartError};
+pub use registry::{Entry, ParamRule, Registry, RegistryError};

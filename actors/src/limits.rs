@@ -1,0 +1,41 @@
+//! The bounds of the pipeline. Each is named in `docs/limits.md`, and a test keeps the two in step.
+
+use std::time::Duration;
+
+/// Actions between acceptance and receipt at one time. Mailboxes are unbounded, so this bound is what keeps memory flat.
+pub const IN_FLIGHT_MAX: usize = 256;
+/// Workers of a stage that waits for the disk or for a child: as many as there may be actions, so that group commit
+/// has groups to commit.
+pub const WAITING_WORKERS: usize = 256;
+/// Workers of a stage that only computes.
+pub const COMPUTING_WORKERS: usize = 4;
+/// Violations of a schema that one failure names.
+pub const VIOLATIONS_MAX: usize = 16;
+/// How long intake holds a decision before it goes to someone else; running work extends it.
+pub const LEASE_TTL: Duration = Duration::from_secs(30);
+/// Deliveries of one decision before it is recorded as poison.
+pub const DELIVERIES_MAX: u32 = 5;
+/// How long a decision that a dying worker dropped waits before it is delivered again.
+pub const REDELIVERY_DELAY: Duration = Duration::from_millis(50);
+/// Restarts of one plain actor within [`RESTART_WINDOW`] before the process gives up.
+pub const RESTARTS_MAX: usize = 5;
+/// The time over which restarts are counted.
+pub const RESTART_WINDOW: Duration = Duration::from_secs(60);
+/// First pause before a passing failure is tried again.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+/// By how much each further pause is longer.
+pub const BACKOFF_FACTOR: f64 = 2.0;
+/// How far a pause is spread at random, up and down, as a share of it.
+pub const BACKOFF_SPREAD: f64 = 0.5;
+/// Longest pause.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Tries to write a receipt before the action is left to redelivery.
+pub const COMMIT_TRIES: u32 = 3;
+/// How often the sweeper looks for what has expired.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.
+pub const CORE_WATTS: f64 = 15.0;
+/// Processor time that counts as the whole budget of an action in its reward.
+pub const COST_BUDGET_MS: f64 = 1_000.0;
+/// Quality of a tool that reports none.
+pub const QUALITY_DEFAULT: f64 = 0.5;

@@ -1,0 +1,64 @@
+//! The pipeline's figures. Names are constants, so that dashboards and documentation can be checked against them.
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+
+/// Actions by tool and outcome.
+pub const ACTIONS_TOTAL: &str = "effectd_actions_total";
+/// Failures by tool and code.
+pub const FAILURES_TOTAL: &str = "effectd_action_failures_total";
+/// Time from acceptance to receipt, by tool.
+pub const ACTION_SECONDS: &str = "effectd_action_duration_seconds";
+/// Processor time of confined processes, by tool.
+pub const CPU_SECONDS_TOTAL: &str = "effectd_action_cpu_microseconds_total";
+/// Further attempts, by tool.
+pub const RETRIES_TOTAL: &str = "effectd_action_retries_total";
+/// Answers from earlier receipts, by tool.
+pub const CACHED_TOTAL: &str = "effectd_actions_cached_total";
+/// Actions between acceptance and receipt.
+pub const IN_FLIGHT: &str = "effectd_actions_in_flight";
+/// Workers that panicked, by stage.
+pub const PANICS_TOTAL: &str = "effectd_worker_panics_total";
+
+/// The pipeline's series.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    pub(crate) actions: IntCounterVec,
+    pub(crate) failures: IntCounterVec,
+    pub(crate) duration: HistogramVec,
+    pub(crate) cpu: IntCounterVec,
+    pub(crate) retries: IntCounterVec,
+    pub(crate) cached: IntCounterVec,
+    pub(crate) in_flight: IntGauge,
+    pub(crate) panics: IntCounterVec,
+}
+
+impl Metrics {
+    /// Registers the series.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 18)?;
+        let options = HistogramOpts::new(ACTION_SECONDS, "Time from acceptance to receipt").buckets(buckets);
+        let duration = HistogramVec::new(options, &["tool_id"])?;
+        registry.register(Box::new(duration.clone()))?;
+        let in_flight = IntGauge::new(IN_FLIGHT, "Actions between acceptance and receipt")?;
+        registry.register(Box::new(in_flight.clone()))?;
+        Ok(Self {
+            actions: counter(ACTIONS_TOTAL, "Actions by outcome", &["tool_id", "outcome"])?,
+            failures: counter(FAILURES_TOTAL, "Failures by code", &["tool_id", "code"])?,
+            cpu: counter(
+                CPU_SECONDS_TOTAL,
+                "Processor time of confined processes",
+                &["tool_id"],
+            )?,
+            retries: counter(RETRIES_TOTAL, "Further attempts", &["tool_id"])?,
+            cached: counter(CACHED_TOTAL, "Answers from earlier receipts", &["tool_id"])?,
+            panics: counter(PANICS_TOTAL, "Workers that panicked", &["stage"])?,
+            duration,
+            in_flight,
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! What all stages use.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use effectd_bus::Store;
+use effectd_contracts::{Clock, Failure, SpaceId};
+use effectd_policy::Policy;
+use effectd_sandbox::Sandbox;
+
+use crate::answers::Answers;
+use crate::identity::Identity;
+use crate::leases::Leases;
+use crate::metrics::Metrics;
+use crate::registry::Registry;
+use crate::reward::Weights;
+use crate::running::Running;
+
+/// Where a space lies on the disk.
+pub type SpaceRoots = Arc<dyn Fn(&SpaceId) -> Result<PathBuf, Failure> + Send + Sync>;
+
+/// What all stages use. Made once, shared by all workers.
+pub struct Parts {
+    /// What is remembered.
+    pub store: Arc<dyn Store>,
+    /// What can happen.
+    pub registry: Arc<Registry>,
+    /// Where it happens.
+    pub sandbox: Arc<Sandbox>,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Who signs.
+    pub identity: Arc<Identity>,
+    /// Where spaces lie.
+    pub space_roots: SpaceRoots,
+    /// How rewards are weighted.
+    pub weights: Weights,
+    /// The pipeline's figures.
+    pub metrics: Metrics,
+    /// Who waits.
+    pub answers: Answers,
+    policy: RwLock<Arc<Policy>>,
+    pub(crate) running: Running,
+    pub(crate) leases: Leases,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts")
+            .field("answers", &self.answers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the embedder brings; see [`Parts`] for the meaning of each.
+#[expect(missing_docs, reason = "each field is documented where it ends up, in Parts")]
+pub struct Ingredients {
+    pub store: Arc<dyn Store>,
+    pub registry: Arc<Registry>,
+    pub sandbox: Arc<Sandbox>,
+    pub clock: Arc<dyn Clock>,
+    pub identity: Arc<Identity>,
+    pub space_roots: SpaceRoots,
+    pub weights: Weights,
+    pub metrics: Metrics,
+    pub policy: Arc<Policy>,
+}
+
+impl std::fmt::Debug for Ingredients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ingredients")
+    }
+}
+
+impl Parts {
+    /// Puts the parts together.
+    pub fn new(from: Ingredients) -> Arc<Self> {
+        Arc::new(Self {
+            store: from.store,
+            registry: from.registry,
+            sandbox: from.sandbox,
+            clock: from.clock,
+            identity: from.identity,
+            space_roots: from.space_roots,
+            weights: from.weights,
+            metrics: from.metrics,
+            answers: Answers::default(),
+            policy: RwLock::new(from.policy),
+            running: Running::default(),
+            leases: Leases::default(),
+        })
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts another policy in force, for all actions that reach the gate from now on.
+    pub fn set_policy(&self, policy: Arc<Policy>) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+}

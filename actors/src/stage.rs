@@ -1,0 +1,67 @@
+//! What all stages share: how they are started, how they pass work on, and how a dying worker is noticed.
+
+use std::sync::Arc;
+
+use ractor::factory::queues::DefaultQueue;
+use ractor::factory::routing::QueuerRouting;
+use ractor::factory::{Factory, FactoryArguments, FactoryRef, Worker, worker_builder};
+use ractor::{Actor, ActorCell, Message, SpawnErr};
+
+use crate::parts::Parts;
+
+/// Starts a stage: a factory of workers under one address. A worker that panics is replaced under the same address; the
+/// job in its hand is lost in memory on purpose, since its delivery comes back.
+pub(crate) async fn start<W, M>(
+    supervisor: ActorCell,
+    workers: usize,
+    build: impl Fn() -> W + Send + Sync + 'static,
+) -> Result<FactoryRef<(), M>, SpawnErr>
+where
+    W: Worker<Key = (), Message = M, Arguments = ()>,
+    M: Message,
+{
+    let factory = Factory::<(), M, (), W, QueuerRouting<(), M>, DefaultQueue<(), M>>::default();
+    let arguments = FactoryArguments::builder()
+        .worker_builder(Box::new(worker_builder(move |_| (build(), ()))))
+        .queue(DefaultQueue::default())
+        .router(QueuerRouting::default())
+        .num_initial_workers(workers)
+        .build();
+    let (factory, _) = Actor::spawn_linked(None, factory, arguments, supervisor).await?;
+    Ok(factory)
+}
+
+/// Hands work to the next stage. A stage that is gone means that the process is about to stop; the work then drops its
+/// ticket, which gives the delivery back.
+pub(crate) fn pass<M: Message>(next: &FactoryRef<(), M>, work: M) {
+    if next.dispatch((), work).is_err() {
+        tracing::warn!("a stage has stopped; the action stays on the bus");
+    }
+}
+
+/// Counts the panics of workers, since factories replace them without a word.
+pub(crate) struct PanicWatch {
+    stage: &'static str,
+    parts: Arc<Parts>,
+}
+
+impl PanicWatch {
+    pub(crate) fn new(stage: &'static str, parts: &Arc<Parts>) -> Self {
+        Self {
+            stage,
+            parts: parts.clone(),
+        }
+    }
+}
+
+impl Drop for PanicWatch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.parts.metrics.panics.with_label_values(&[self.stage]).inc();
+            tracing::error!(
+                stage = self.stage,
+                "a worker panicked and is replaced; its action is delivered again"
+            );
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Watches over the tree. Workers are replaced by their factories; the two plain actors are restarted here, within
+//! limits; a factory that dies, or an actor that keeps dying, stops the process, and start-up replays what is on disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use effectd_contracts::Monotonic;
+use ractor::factory::FactoryRef;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use tokio::sync::{Semaphore, watch};
+
+use crate::executor::Executor;
+use crate::gate::Gate;
+use crate::idempotency::Idempotency;
+use crate::intake::Intake;
+use crate::limits::{COMPUTING_WORKERS, RESTART_WINDOW, RESTARTS_MAX, WAITING_WORKERS};
+use crate::messages::{Record, Validate};
+use crate::parts::Parts;
+use crate::recorder::Recorder;
+use crate::stage;
+use crate::sweeper::Sweeper;
+use crate::validator::Validator;
+
+/// The root of the tree.
+pub(crate) struct Supervisor {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) fatal: watch::Sender<Option<String>>,
+}
+
+/// The addresses that work comes in by.
+#[derive(Debug, Clone)]
+pub(crate) struct Stages {
+    pub(crate) validator: FactoryRef<(), Validate>,
+    pub(crate) recorder: FactoryRef<(), Record>,
+}
+
+/// What the supervisor is asked.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// The addresses of the stages.
+    Stages(ractor::RpcReplyPort<Stages>),
+    /// The names of all that live under it, for operators.
+    Tree(ractor::RpcReplyPort<Vec<&'static str>>),
+    /// Take no more decisions from the bus.
+    StopIntake,
+}
+
+/// A plain actor that is restarted.
+struct Restarted {
+    name: &'static str,
+    cell: Option<ActorCell>,
+    restarts: VecDeque<Monotonic>,
+}
+
+pub(crate) struct State {
+    stages: Stages,
+    plain: [Restarted; 2],
+    stopping: bool,
+}
+
+const INTAKE: &str = "intake";
+const SWEEPER: &str = "sweeper";
+
+impl Actor for Supervisor {
+    type Msg = Ask;
+    type State = State;
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Ask>, (): ()) -> Result<State, ActorProcessingErr> {
+        let stages = self.start_stages(&myself).await?;
+        let restarted = |name, cell| Restarted {
+            name,
+            cell: Some(cell),
+            restarts: VecDeque::new(),
+        };
+        let intake = restarted(INTAKE, self.start_plain(INTAKE, &stages, &myself).await?);
+        let sweeper = restarted(SWEEPER, self.start_plain(SWEEPER, &stages, &myself).await?);
+        Ok(State {
+            stages,
+            plain: [intake, sweeper],
+            stopping: false,
+        })
+    }
+
+    async fn handle(&self, _: ActorRef<Ask>, ask: Ask, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match ask {
+            Ask::Stages(reply) => drop(reply.send(state.stages.clone())),
+            Ask::Tree(reply) => {
+                let stages = ["validator", "gate", "idempotency", "executor", "recorder"];
+                let plain = state
+                    .plain
+                    .iter()
+                    .filter(|actor| actor.cell.is_some())
+                    .map(|actor| actor.name);
+                drop(reply.send(stages.into_iter().chain(plain).collect()));
+            }
+            Ask::StopIntake => {
+                state.stopping = true;
+                for cell in state
+                    .plain
+                    .iter()
+                    .filter(|actor| actor.name == INTAKE)
+                    .filter_map(|a| a.cell.as_ref())
+                {
+                    cell.stop(None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Ask>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let (who, why) = match event {
+            SupervisionEvent::ActorFailed(cell, error) => (cell.get_id(), error.to_string()),
+            SupervisionEvent::ActorTerminated(cell, _, reason) => {
+                (cell.get_id(), reason.unwrap_or_else(|| "it stopped".to_owned()))
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+        };
+        if state.stopping {
+            return Ok(());
+        }
+        match self.restart(&myself, state, who, &why).await {
+            Ok(()) => {}
+            Err(reason) => {
+                tracing::error!(reason, "the pipeline stops");
+                self.fatal.send_replace(Some(reason));
+                myself.stop(None);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Supervisor {
+    async fn start_stages(&self, myself: &ActorRef<Ask>) -> Result<Stages, SpawnErr> {
+        let parts = &self.parts;
+        let cell = || myself.get_cell();
+        let make = {
+            let parts = parts.clone();
+            move || Recorder { parts: parts.clone() }
+        };
+        let recorder = stage::start(cell(), WAITING_WORKERS, make).await?;
+        let make = {
+            let (parts, recorder) = (parts.clone(), recorder.clone());
+            move || Executor {
+                parts: parts.clone(),
+                recorder: recorder.clone(),
+            }
+        };
+        let executor = stage::start(cell(), WAITING_WORKERS, make).await?;
+        let make = {
+            let (parts, executor, recorder) = (parts.clone(), executor.clone(), recorder.clone());
+            move || Idempotency {
+                parts: parts.clone(),
+                executor: executor.clone(),
+                recorder: recorder.clone(),
+            }
+        };
+        let idempotency = stage::start(cell(), WAITING_WORKERS, make).await?;
+        let make = {
+            let (parts, idempotency, recorder) = (parts.clone(), idempotency.clone(), recorder.clone());
+            move || Gate {
+                parts: parts.clone(),
+                idempotency: idempotency.clone(),
+                recorder: recorder.clone(),
+            }
+        };
+        let gate = stage::start(cell(), COMPUTING_WORKERS, make).await?;
+        let make = {
+            let (parts, gate, recorder) = (parts.clone(), gate.clone(), recorder.clone());
+            move || Validator {
+                parts: parts.clone(),
+                gate: gate.clone(),
+                recorder: recorder.clone(),
+            }
+        };
+        let validator = stage::start(cell(), COMPUTING_WORKERS, make).await?;
+        Ok(Stages { validator, recorder })
+    }
+
+    async fn start_plain(
+        &self,
+        name: &'static str,
+        stages: &Stages,
+        myself: &ActorRef<Ask>,
+    ) -> Result<ActorCell, SpawnErr> {
+        if name == INTAKE {
+            let intake = Intake {
+                parts: self.parts.clone(),
+                permits: self.permits.clone(),
+                validator: stages.validator.clone(),
+                recorder: stages.recorder.clone(),
+            };
+            let (intake, _) = Actor::spawn_linked(None, intake, (), myself.get_cell()).await?;
+            return Ok(intake.get_cell());
+        }
+        let sweeper = Sweeper {
+            parts: self.parts.clone(),
+        };
+        let (sweeper, _) = Actor::spawn_linked(None, sweeper, (), myself.get_cell()).await?;
+        Ok(sweeper.get_cell())
+    }
+
+    /// Restarts a plain actor. The error says why the process must stop instead.
+    async fn restart(
+        &self,
+        myself: &ActorRef<Ask>,
+        state: &mut State,
+        who: ActorId,
+        why: &str,
+    ) -> Result<(), String> {
+        let State { stages, plain, .. } = state;
+        let dead = plain
+            .iter_mut()
+            .find(|actor| actor.cell.as_ref().is_some_and(|cell| cell.get_id() == who));
+        let Some(actor) = dead else {
+            return Err(format!("a stage died: {why}"));
+        };
+        actor.cell = None;
+        let now = self.parts.clock.monotonic();
+        actor.restarts.push_back(now);
+        while actor
+            .restarts
+            .front()
+            .is_some_and(|then| now.since(*then) > RESTART_WINDOW)
+        {
+            actor.restarts.pop_front();
+        }
+        if actor.restarts.len() > RESTARTS_MAX {
+            return Err(format!(
+                "{} died {} times within {RESTART_WINDOW:?}: {why}",
+                actor.name,
+                RESTARTS_MAX + 1
+            ));
+        }
+        tracing::error!(actor = actor.name, why, "restarted");
+        let cell = self.start_plain(actor.name, stages, myself).await;
+        actor.cell = Some(cell.map_err(|error| format!("{} does not start again: {error}", actor.name))?);
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Tidies up: extends the deliveries of long work, forgets callers that have gone, destroys keys of ended epochs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::leases::Leases;
+use crate::limits::SWEEP_EVERY;
+use crate::parts::Parts;
+
+/// There is one, restarted when it dies.
+pub(crate) struct Sweeper {
+    pub(crate) parts: Arc<Parts>,
+}
+
+/// What it is told by its own timers.
+#[derive(Debug)]
+pub(crate) enum Sweep {
+    /// Extend the deliveries of long work.
+    Leases,
+    /// Everything else.
+    Rest,
+}
+
+/// How long an epoch's key is kept after the epoch ended, for actions that are still on their way.
+const EPOCH_GRACE: Duration = Duration::from_secs(60);
+
+impl Actor for Sweeper {
+    type Msg = Sweep;
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<(), ActorProcessingErr> {
+        // Timers of a stopped actor end by themselves.
+        drop(myself.send_interval(Leases::EVERY, || Sweep::Leases));
+        drop(myself.send_interval(SWEEP_EVERY, || Sweep::Rest));
+        Ok(())
+    }
+
+    async fn handle(&self, _: ActorRef<Sweep>, sweep: Sweep, (): &mut ()) -> Result<(), ActorProcessingErr> {
+        match sweep {
+            Sweep::Leases => self
+                .parts
+                .leases
+                .extend_all(&*self.parts.store, &*self.parts.clock),
+            Sweep::Rest => self.rest().await,
+        }
+        Ok(())
+    }
+}
+
+impl Sweeper {
+    async fn rest(&self) {
+        self.parts.answers.sweep();
+        let Ok(before) = self.parts.clock.now().checked_sub(EPOCH_GRACE) else {
+            return;
+        };
+        match self.parts.store.close_epochs(before).await {
+            Ok(report) => tracing::debug!(?report, "epochs closed"),
+            Err(error) => tracing::warn!(%error, "epochs could not be closed"),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The first stage: is this a request that the tool can make sense of?
+
+use std::sync::Arc;
+
+use effectd_contracts::{Code, Failure, Phase};
+use ractor::ActorProcessingErr;
+use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
+
+use crate::action::{Action, Submitted};
+use crate::messages::{Judge, Record, Refusal, Validate};
+use crate::parts::Parts;
+use crate::registry::Entry;
+use crate::stage::{PanicWatch, pass};
+
+/// The tool exists, and the parameters fit its schema and its rules.
+#[derive(Debug)]
+pub struct Validated {
+    entry: Arc<Entry>,
+}
+
+impl Validated {
+    /// The tool.
+    pub fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+}
+
+pub(crate) struct Validator {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) gate: FactoryRef<(), Judge>,
+    pub(crate) recorder: FactoryRef<(), Record>,
+}
+
+impl Worker for Validator {
+    type Key = ();
+    type Message = Validate;
+    type Arguments = ();
+    type State = ();
+
+    async fn pre_start(
+        &self,
+        _: WorkerId,
+        _: &FactoryRef<(), Validate>,
+        (): (),
+    ) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        _: WorkerId,
+        _: &FactoryRef<(), Validate>,
+        job: Job<(), Validate>,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        let _watch = PanicWatch::new("validator", &self.parts);
+        let Validate(mut action) = job.msg;
+        action.ticket.begin(&*self.parts.clock);
+        action.hop("validator");
+        match self.check(&action) {
+            Ok(entry) => pass(&self.gate, Judge(action.advance(|_| Validated { entry }))),
+            Err((tool, failure)) => {
+                let outcome = failure.code.outcome();
+                let refusal = Refusal {
+                    action: action.advance(|_| ()),
+                    tool,
+                    ruling: None,
+                    failure,
+                    outcome,
+                    fence: None,
+                    dead_letter: false,
+                };
+                pass(&self.recorder, Record::Refused(Box::new(refusal)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Validator {
+    fn check(&self, action: &Action<Submitted>) -> Result<Arc<Entry>, (Option<Arc<Entry>>, Failure)> {
+        let tool = &action.request.tool_id;
+        let Some(entry) = self.parts.registry.get(tool) else {
+            let message = format!("there is no tool {tool}; `effectd tools list` shows what there is");
+            return Err((None, Failure::new(Code::UnknownTool, Phase::Validate, message)));
+        };
+        action
+            .request
+            .check()
+            .map_err(|failure| (Some(entry.clone()), failure))?;
+        entry
+            .check_params(&action.request.params)
+            .map_err(|failure| (Some(entry.clone()), failure))?;
+        Ok(entry.clone())
+    }
+}

@@ -1,0 +1,217 @@
+//! Blocks: what the journal stores, and what is durable or not as a whole.
+//!
+//! A block holds the records of all operations that were waiting when it was begun. It names the checksum of the block
+//! before it, so that a block that is missing, changed or out of place breaks the chain and is found.
+//!
+//! | bytes | |
+//! |---|---|
+//! | 0..4 | `efjb` |
+//! | 4 | format, [`FORMAT`] |
+//! | 5..8 | zero |
+//! | 8..16 | number of the block, counted from 1 |
+//! | 16..20 | checksum of the block before; 0 for the first |
+//! | 20..28 | wall time in milliseconds, never less than that of the block before |
+//! | 28..32 | number of records |
+//! | 32..36 | bytes of records |
+//! | 36..40 | CRC-32 of bytes 0..36 and of the records |
+//! | 40.. | the records, each after its length in four bytes |
+//!
+//! Numbers of fixed size are big-endian.
+
+use crate::codec::{Malformed, Reader, Span};
+use crate::record::Record;
+
+/// The format of journal, index and keys together. A store of a greater one is not opened.
+pub const FORMAT: u8 = 1;
+/// Bytes before the first record.
+pub const HEADER_BYTES: usize = 40;
+const LENGTH_BYTES: usize = 4;
+const MAGIC: &[u8; 4] = b"efjb";
+
+/// What a block says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Its number, counted from 1.
+    pub seq: u64,
+    /// Checksum of the block before.
+    pub previous: u32,
+    /// When it was written, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// How many records it holds.
+    pub records: u32,
+    /// Its own checksum.
+    pub checksum: u32,
+}
+
+/// A block that is being filled.
+#[derive(Debug)]
+pub struct Builder {
+    seq: u64,
+    previous: u32,
+    at_ms: i64,
+    records: u32,
+    bytes: Vec<u8>,
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "operations and blocks are bounded far below 4 GiB"
+)]
+impl Builder {
+    /// An empty block.
+    pub fn new(seq: u64, previous: u32, at_ms: i64) -> Self {
+        Builder {
+            seq,
+            previous,
+            at_ms,
+            records: 0,
+            bytes: vec![0; HEADER_BYTES],
+        }
+    }
+
+    /// Its number.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Its time.
+    pub fn at_ms(&self) -> i64 {
+        self.at_ms
+    }
+
+    /// How many records it holds.
+    pub fn records(&self) -> u32 {
+        self.records
+    }
+
+    /// How many bytes it has so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether it holds nothing yet.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Appends a record, whose drafts become places, and says where it lies.
+    pub fn push(&mut self, record: &mut Record) -> Span {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; LENGTH_BYTES]);
+        record.encode(&mut self.bytes);
+        let len = (self.bytes.len() - start - LENGTH_BYTES) as u32;
+        self.bytes[start..start + LENGTH_BYTES].copy_from_slice(&len.to_be_bytes());
+        self.records += 1;
+        Span {
+            at: (start + LENGTH_BYTES) as u32,
+            len,
+        }
+    }
+
+    /// The finished block, and its checksum.
+    pub fn finish(mut self) -> (Vec<u8>, u32) {
+        self.bytes[0..4].copy_from_slice(MAGIC);
+        self.bytes[4] = FORMAT;
+        self.bytes[8..16].copy_from_slice(&self.seq.to_be_bytes());
+        self.bytes[16..20].copy_from_slice(&self.previous.to_be_bytes());
+        self.bytes[20..28].copy_from_slice(&self.at_ms.to_be_bytes());
+        self.bytes[28..32].copy_from_slice(&self.records.to_be_bytes());
+        let len = (self.bytes.len() - HEADER_BYTES) as u32;
+        self.bytes[32..36].copy_from_slice(&len.to_be_bytes());
+        let checksum = checksum(&self.bytes);
+        self.bytes[36..40].copy_from_slice(&checksum.to_be_bytes());
+        (self.bytes, checksum)
+    }
+}
+
+/// Why a block cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// It is not what was written.
+    #[error("{0}")]
+    Damaged(&'static str),
+    /// It was written by a newer version.
+    #[error("format {0}")]
+    Newer(u8),
+}
+
+impl From<Malformed> for BlockError {
+    fn from(Malformed(what): Malformed) -> Self {
+        BlockError::Damaged(what)
+    }
+}
+
+/// Checks a whole block and reads what it says about itself.
+pub fn check(bytes: &[u8]) -> Result<Header, BlockError> {
+    if bytes.len() < HEADER_BYTES || &bytes[0..4] != MAGIC {
+        return Err(BlockError::Damaged("a block without its mark"));
+    }
+    if bytes[4] > FORMAT {
+        return Err(BlockError::Newer(bytes[4]));
+    }
+    let mut reader = Reader::new(&bytes[8..HEADER_BYTES], 8);
+    let seq = u64::from_be_bytes(reader.array()?);
+    let previous = u32::from_be_bytes(reader.array()?);
+    let at_ms = i64::from_be_bytes(reader.array()?);
+    let records = u32::from_be_bytes(reader.array()?);
+    let len = u32::from_be_bytes(reader.array()?);
+    let stated = u32::from_be_bytes(reader.array()?);
+    if len as usize != bytes.len() - HEADER_BYTES {
+        return Err(BlockError::Damaged("a block of the wrong length"));
+    }
+    if checksum(bytes) != stated {
+        return Err(BlockError::Damaged("a block whose checksum does not fit"));
+    }
+    Ok(Header {
+        seq,
+        previous,
+        at_ms,
+        records,
+        checksum: stated,
+    })
+}
+
+/// The records of a block that was checked, each with its place in the block.
+pub fn records(bytes: &[u8]) -> impl Iterator<Item = Result<(Span, Record), Malformed>> + '_ {
+    let mut at = HEADER_BYTES;
+    std::iter::from_fn(move || {
+        (at < bytes.len()).then(|| {
+            let (span, next) = next_span(bytes, at)?;
+            at = next;
+            Ok((span, record(&bytes[span.at as usize..next], span)?))
+        })
+    })
+    .scan(false, |failed, item: Result<_, Malformed>| {
+        // What follows a record that does not decode means nothing.
+        if *failed {
+            return None;
+        }
+        *failed = item.is_err();
+        Some(item)
+    })
+}
+
+/// One record, from the bytes of its span.
+pub fn record(bytes: &[u8], span: Span) -> Result<Record, Malformed> {
+    Record::decode(&mut Reader::new(bytes, span.at))
+}
+
+fn next_span(bytes: &[u8], at: usize) -> Result<(Span, usize), Malformed> {
+    let too_early = Malformed("a record that ends too early");
+    let start = at + LENGTH_BYTES;
+    let length = bytes.get(at..start).ok_or(too_early.clone())?;
+    let len = u32::from_be_bytes(length.try_into().map_err(|_| too_early.clone())?);
+    let end = start + len as usize;
+    if end > bytes.len() {
+        return Err(too_early);
+    }
+    let at = u32::try_from(start).map_err(|_| Malformed("a block beyond 4 GiB"))?;
+    Ok((Span { at, len }, end))
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[..36]);
+    hasher.update(&bytes[HEADER_BYTES..]);
+    hasher.finalize()
+}

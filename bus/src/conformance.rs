@@ -1,0 +1,104 @@
+//! The suite that every engine passes: what [`crate::Store`] promises, one promise a case.
+//!
+//! An engine's test makes a [`Fixture`] for each of [`CASES`] and runs it. A case fails by panicking.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a test suite fails by panicking"
+)]
+
+mod claims;
+mod families;
+mod groups;
+mod letters;
+mod receipts;
+mod sealing;
+mod topics;
+pub mod values;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_contracts::{ManualClock, Timestamp};
+
+use crate::store::Store;
+
+/// An engine under test, with one store of its own.
+pub trait Fixture {
+    /// Opens the store. Called again after the store was closed, it finds what was stored.
+    fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store>;
+}
+
+/// What a case works with.
+pub struct Bench<'a> {
+    fixture: &'a dyn Fixture,
+    /// The time, which stands still until the case moves it.
+    pub clock: Arc<ManualClock>,
+    /// The store.
+    pub store: Arc<dyn Store>,
+}
+
+impl std::fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bench")
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// Opens the fixture's store at some moment.
+    pub fn new(fixture: &'a dyn Fixture) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+        let store = fixture.open(clock.clone());
+        Bench {
+            fixture,
+            clock,
+            store,
+        }
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    /// Closes the store and opens it again.
+    pub fn reopen(&mut self) {
+        self.store.close().unwrap();
+        self.store = self.fixture.open(self.clock.clone());
+    }
+}
+
+/// One promise, by name.
+pub type Case = (&'static str, fn(&mut Bench<'_>));
+
+/// Every case.
+pub fn cases() -> Vec<Case> {
+    [
+        topics::CASES,
+        groups::CASES,
+        claims::CASES,
+        receipts::CASES,
+        families::CASES,
+        letters::CASES,
+        sealing::CASES,
+    ]
+    .concat()
+}
+
+/// Runs every case on a fixture of its own.
+pub fn run(mut fixture: impl FnMut() -> Box<dyn Fixture>) {
+    for (name, case) in cases() {
+        let fixture = fixture();
+        let mut bench = Bench::new(fixture.as_ref());
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(&mut bench)));
+        if let Err(panic) = outcome {
+            #[expect(clippy::print_stderr, reason = "says which case it was")]
+            {
+                eprintln!("conformance case failed: {name}");
+            }
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

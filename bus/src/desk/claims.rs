@@ -1,0 +1,207 @@
+//! Claims.
+
+use effectd_contracts::{ActionId, Digest, SpaceId};
+
+use super::groups::Grant;
+use super::topics::index_damaged;
+use super::{Desk, DraftEvent};
+use crate::codec::Hash16;
+use crate::error::StoreError;
+use crate::fold::OpenClaim;
+use crate::keys::{self, Resolution};
+use crate::limits::CLAIMS_OPEN_MAX;
+use crate::names::{GroupName, TopicName};
+use crate::record::{ClaimRecord, Payload, Record};
+use crate::types::claims::{Admitted, ConflictOf, Fence};
+
+/// A claim with its intent sealed.
+pub(crate) struct DraftClaim {
+    pub(crate) action_id: ActionId,
+    pub(crate) action_digest: Digest,
+    pub(crate) space: SpaceId,
+    pub(crate) key: Option<Hash16>,
+    pub(crate) params_digest: Digest,
+    pub(crate) intent: Payload,
+    pub(crate) resources: Vec<Hash16>,
+}
+
+/// A claim's answer, before what it names is read.
+pub(crate) enum Verdict {
+    New { fence: Fence },
+    InFlight { action_id: ActionId },
+    ResourceBusy { action_id: ActionId },
+    Done { ordinal: u64 },
+    OwnIntent { fence: u64, claim: Box<OpenClaim> },
+    Conflict { what: ConflictOf },
+}
+
+/// An admission's answer, before what it names is read.
+pub(crate) enum Admittance {
+    Settled(Admitted),
+    NotGranted(Verdict),
+}
+
+impl Desk<'_> {
+    pub(crate) fn claim(&mut self, claim: DraftClaim) -> Result<Verdict, StoreError> {
+        match self.judge(&claim)? {
+            Some(verdict) => Ok(verdict),
+            None => {
+                self.check_claim(&claim)?;
+                self.open(claim).map(|fence| Verdict::New { fence })
+            }
+        }
+    }
+
+    /// Decision, delivery, claim and intent in one step.
+    pub(crate) fn admit(
+        &mut self,
+        topic: &TopicName,
+        group: &GroupName,
+        ttl: std::time::Duration,
+        event: DraftEvent,
+        claim: DraftClaim,
+    ) -> Result<Admittance, StoreError> {
+        if let Some(verdict) = self.judge(&claim)? {
+            return Ok(Admittance::NotGranted(verdict));
+        }
+        if let Some(offset) = self.published_at(topic, &event.event_id)? {
+            return Ok(Admittance::Settled(Admitted::AlreadyPublished { offset }));
+        }
+        self.check_topic(topic)?;
+        self.check_group(topic, group)?;
+        self.check_epoch(&event.body)?;
+        self.check_claim(&claim)?;
+        let next = self.fold.end(topic);
+        let known = self.fold.groups.get(&(topic.clone(), group.clone()));
+        if known.map_or(next >= crate::limits::GROUP_WINDOW_MAX, |group| {
+            group.beyond_window(next)
+        }) {
+            return Err(StoreError::Overloaded {
+                what: "the group's window is full",
+            });
+        }
+        let offset = self.append(topic, event)?.offset;
+        let granted = self.grant(topic, group, &[offset], ttl)?;
+        let fence = self.open(claim)?;
+        let Some(Grant { lease_id, .. }) = granted.into_iter().next() else {
+            return Err(StoreError::Closed);
+        };
+        Ok(Admittance::Settled(Admitted::Granted {
+            fence,
+            lease_id,
+            offset,
+        }))
+    }
+
+    /// What stands against a claim; `None` if nothing does.
+    fn judge(&self, claim: &DraftClaim) -> Result<Option<Verdict>, StoreError> {
+        let action = keys::action_hash(claim.action_id.as_str());
+        if let Some(known) = self.resolution(&keys::action(action))? {
+            return Ok(Some(if known.digest == claim.action_digest {
+                Verdict::Done {
+                    ordinal: known.ordinal,
+                }
+            } else {
+                Verdict::Conflict {
+                    what: ConflictOf::Action,
+                }
+            }));
+        }
+        if let Some((fence, open)) = self.fold.claim_of(action) {
+            return Ok(Some(if open.action_digest == claim.action_digest {
+                Verdict::OwnIntent {
+                    fence,
+                    claim: Box::new(open.clone()),
+                }
+            } else {
+                Verdict::Conflict {
+                    what: ConflictOf::Action,
+                }
+            }));
+        }
+        if let Some(key) = claim.key
+            && let Some(verdict) = self.judge_key(key, &claim.params_digest)?
+        {
+            return Ok(Some(verdict));
+        }
+        let busy = claim
+            .resources
+            .iter()
+            .find_map(|resource| self.fold.claim_on_resource(*resource));
+        Ok(busy.map(|open| Verdict::ResourceBusy {
+            action_id: open.action_id.clone(),
+        }))
+    }
+
+    fn judge_key(&self, key: Hash16, params: &Digest) -> Result<Option<Verdict>, StoreError> {
+        let conflict = Some(Verdict::Conflict {
+            what: ConflictOf::Key,
+        });
+        if let Some(known) = self.resolution(&keys::key(key))? {
+            let same = known.digest == *params;
+            return Ok(if same {
+                Some(Verdict::Done {
+                    ordinal: known.ordinal,
+                })
+            } else {
+                conflict
+            });
+        }
+        Ok(match self.fold.claim_on_key(key) {
+            None => None,
+            Some(open) if open.params_digest == *params => Some(Verdict::InFlight {
+                action_id: open.action_id.clone(),
+            }),
+            Some(_) => conflict,
+        })
+    }
+
+    pub(crate) fn resolution(&self, key: &[u8]) -> Result<Option<Resolution>, StoreError> {
+        let found = self.view().get(key)?;
+        found
+            .map(|bytes| Resolution::decode(&bytes))
+            .transpose()
+            .map_err(|error| index_damaged(&error))
+    }
+
+    fn check_claim(&self, claim: &DraftClaim) -> Result<(), StoreError> {
+        self.admit_new_work()?;
+        self.check_epoch(&claim.intent)?;
+        if self.fold.claims().len() >= CLAIMS_OPEN_MAX {
+            return Err(StoreError::Overloaded {
+                what: "too many claims are open",
+            });
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, claim: DraftClaim) -> Result<Fence, StoreError> {
+        let fence = self.fold.next_fence;
+        self.emit(Record::Claimed(ClaimRecord {
+            action_id: claim.action_id,
+            action_digest: claim.action_digest,
+            space: claim.space,
+            key: claim.key,
+            params_digest: claim.params_digest,
+            resources: claim.resources,
+            fence,
+            intent: claim.intent,
+        }))?;
+        Ok(Fence(fence))
+    }
+
+    pub(crate) fn take_over(&mut self, action_id: &ActionId, seen: Fence) -> Result<Fence, StoreError> {
+        let action = keys::action_hash(action_id.as_str());
+        let (held, _) = self.fold.claim_of(action).ok_or(StoreError::NotFound {
+            what: "an open claim of the action",
+        })?;
+        if held != seen.0 {
+            return Err(StoreError::StaleFence {
+                action_id: action_id.clone(),
+            });
+        }
+        let fence = self.fold.next_fence;
+        self.emit(Record::TakenOver { action, fence })?;
+        Ok(Fence(fence))
+    }
+}

@@ -1,0 +1,101 @@
+//! Publishing.
+
+use effectd_contracts::{ActionId, EventId, TraceId};
+
+use super::Desk;
+use crate::codec::{Malformed, Reader};
+use crate::error::StoreError;
+use crate::journal::ADVICE;
+use crate::keys;
+use crate::limits::TOPICS_MAX;
+use crate::names::TopicName;
+use crate::record::{EventRecord, Payload, Record};
+use crate::types::events::Published;
+
+/// An event with its body sealed, if it is to be sealed.
+pub(crate) struct DraftEvent {
+    pub(crate) event_id: EventId,
+    pub(crate) time_ms: i64,
+    pub(crate) trace_id: TraceId,
+    pub(crate) action_id: Option<ActionId>,
+    pub(crate) body: Payload,
+}
+
+impl Desk<'_> {
+    pub(crate) fn publish(
+        &mut self,
+        topic: &TopicName,
+        events: Vec<DraftEvent>,
+    ) -> Result<Vec<Published>, StoreError> {
+        self.admit_new_work()?;
+        self.check_topic(topic)?;
+        events
+            .iter()
+            .try_for_each(|event| self.check_epoch(&event.body))?;
+        events
+            .into_iter()
+            .map(|event| self.append(topic, event))
+            .collect()
+    }
+
+    /// Whether the topic exists or may be made.
+    pub(crate) fn check_topic(&self, topic: &TopicName) -> Result<(), StoreError> {
+        if !self.fold.topics.contains_key(topic) && self.fold.topics.len() >= TOPICS_MAX {
+            return Err(StoreError::TooLarge {
+                what: "number of topics",
+                size: TOPICS_MAX + 1,
+                max: TOPICS_MAX,
+            });
+        }
+        Ok(())
+    }
+
+    /// The offset under which an event's id was published.
+    pub(crate) fn published_at(&self, topic: &TopicName, id: &EventId) -> Result<Option<u64>, StoreError> {
+        let found = self.view().get(&keys::event(topic, id))?;
+        found
+            .map(|bytes| Reader::new(&bytes, 0).u64())
+            .transpose()
+            .map_err(|error| index_damaged(&error))
+    }
+
+    /// Appends one event unless its id is there already. Everything that can be refused was checked before.
+    pub(crate) fn append(&mut self, topic: &TopicName, event: DraftEvent) -> Result<Published, StoreError> {
+        if let Some(offset) = self.published_at(topic, &event.event_id)? {
+            return Ok(Published {
+                offset,
+                duplicate: true,
+            });
+        }
+        let offset = self.fold.end(topic);
+        let DraftEvent {
+            event_id,
+            time_ms,
+            trace_id,
+            action_id,
+            body,
+        } = event;
+        let topic = topic.clone();
+        self.emit(Record::Published(EventRecord {
+            topic,
+            offset,
+            event_id,
+            time_ms,
+            trace_id,
+            action_id,
+            body,
+        }))?;
+        Ok(Published {
+            offset,
+            duplicate: false,
+        })
+    }
+}
+
+/// An entry of the index that does not decode.
+pub(crate) fn index_damaged(error: &Malformed) -> StoreError {
+    StoreError::Damaged {
+        what: format!("the index: {error}"),
+        advice: ADVICE,
+    }
+}

@@ -1,0 +1,211 @@
+//! The embedded engine: journal and index in two sled databases beside each other.
+//!
+//! sled has traps, and this module is where they are kept: its `flush` does not survive power loss, so every append is
+//! followed by an `fdatasync` of our own; it may panic on damaged files, so every call is guarded; after an error its
+//! handle is poisoned, so it is opened anew. Its transactions and `flush_async` are not used at all.
+
+mod guard;
+mod index;
+mod journal;
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use effectd_contracts::Clock;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::block::FORMAT;
+use crate::engine::{LocalStore, Medium, Opened};
+use crate::error::StoreError;
+use crate::journal::{ADVICE, Journal};
+use crate::limits::DISK_FREE_BYTES_MIN;
+use crate::vault::Vault;
+use crate::vault::keyring::{failed, private_dir, sync_dir};
+use index::SledIndex;
+use journal::SledJournal;
+
+pub use journal::Durability;
+
+/// How long a database that was just let go may still be held by its own background threads.
+const RELEASE_WAIT: Duration = Duration::from_secs(5);
+
+/// Where an embedded store lies, and what it may use.
+#[derive(Debug, Clone)]
+pub struct EmbeddedConfig {
+    /// The state directory; `journal`, `index` and `keys` are made in it.
+    pub state: PathBuf,
+    /// Start anew when the device key is lost. What was sealed stays unreadable.
+    pub accept_key_loss: bool,
+    /// What sled may cache of the journal. Not a bound of its memory, only a wish.
+    pub journal_cache_bytes: u64,
+    /// What sled may cache of the index. Not a bound of its memory, only a wish.
+    pub index_cache_bytes: u64,
+    /// Free space below which new work is refused.
+    pub disk_free_bytes_min: u64,
+    /// What makes a block durable. Anything but the default is for tests that show why.
+    pub durability: Durability,
+}
+
+impl EmbeddedConfig {
+    /// The defaults, in this state directory.
+    pub fn new(state: impl Into<PathBuf>) -> Self {
+        EmbeddedConfig {
+            state: state.into(),
+            accept_key_loss: false,
+            journal_cache_bytes: 16 << 20,
+            index_cache_bytes: 32 << 20,
+            disk_free_bytes_min: DISK_FREE_BYTES_MIN,
+            durability: Durability::default(),
+        }
+    }
+}
+
+/// What stands between the engine and its journal: a slower disk, or one that fails.
+pub type Wrap = Box<dyn Fn(Arc<dyn Journal>) -> Arc<dyn Journal> + Send + Sync>;
+
+/// Opens the store in a state directory, which is made if it is not there. One process at a time.
+pub fn open(config: EmbeddedConfig, clock: Arc<dyn Clock>) -> Result<LocalStore, StoreError> {
+    open_wrapped(config, clock, Box::new(|journal| journal))
+}
+
+/// Opens the store with something between the engine and its journal, for measurements and tests.
+pub fn open_wrapped(
+    config: EmbeddedConfig,
+    clock: Arc<dyn Clock>,
+    wrap: Wrap,
+) -> Result<LocalStore, StoreError> {
+    private_dir(&config.state)?;
+    private_dir(&config.state.join("journal"))?;
+    private_dir(&config.state.join("index"))?;
+    let lock = lock(&config.state)?;
+    check_format(&config.state.join("journal"))?;
+    let vault = Vault::open(config.state.join("keys"), config.accept_key_loss)?;
+    let medium = Embedded {
+        config,
+        wrap,
+        lock: Mutex::new(Some(lock)),
+    };
+    LocalStore::start(Box::new(medium), clock, Arc::new(vault))
+}
+
+struct Embedded {
+    config: EmbeddedConfig,
+    wrap: Wrap,
+    lock: Mutex<Option<Flock<File>>>,
+}
+
+impl Medium for Embedded {
+    fn open(&self) -> Result<Opened, StoreError> {
+        let journal = released(|| SledJournal::open(&self.config))?;
+        let index = match released(|| SledIndex::open(&self.config)) {
+            Ok(index) => index,
+            // The index is made from the journal, and can be made again.
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::warn!(%error, "the index cannot be read and is made anew from the journal");
+                let path = self.config.state.join("index");
+                std::fs::remove_dir_all(&path).map_err(|error| failed(&path, &error))?;
+                private_dir(&path)?;
+                SledIndex::open(&self.config)?
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Opened {
+            journal: (self.wrap)(Arc::new(journal)),
+            base: Some(Arc::new(index)),
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        nix::sys::statvfs::statvfs(&self.config.state).is_ok_and(|stat| {
+            let free = u64::from(stat.blocks_available()).saturating_mul(stat.fragment_size());
+            free < self.config.disk_free_bytes_min
+        })
+    }
+
+    fn release(&self) {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// Tries again while the database is still held by threads of a handle that was dropped a moment ago.
+fn released<T>(open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let end = Instant::now() + RELEASE_WAIT;
+    loop {
+        match open() {
+            Err(StoreError::Locked { .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(2))
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Holds the state directory for this process until it is dropped.
+fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
+    let path = state.join("journal").join("lock");
+    let mut options = OpenOptions::new();
+    let options = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600);
+    let file = options.open(&path).map_err(|error| failed(&path, &error))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        Errno::EWOULDBLOCK => StoreError::Locked {
+            path: state.to_owned(),
+        },
+        other => failed(&path, &std::io::Error::from(other)),
+    })
+}
+
+/// Reads or, in an empty directory, writes the store's format.
+fn check_format(journal: &Path) -> Result<(), StoreError> {
+    let path = journal.join("format");
+    match std::fs::read(&path) {
+        Ok(bytes) => {
+            let text = std::str::from_utf8(&bytes).unwrap_or_default();
+            let found = text.trim_end().parse().map_err(|_| StoreError::Damaged {
+                what: format!("{} does not hold a format number", path.display()),
+                advice: ADVICE,
+            })?;
+            let known = u32::from(FORMAT);
+            if found > known {
+                Err(StoreError::Newer { found, known })
+            } else {
+                Ok(())
+            }
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound && !journal.join("db").exists() => {
+            write_format(&path)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Damaged {
+            what: format!("{} is missing beside a journal", path.display()),
+            advice: ADVICE,
+        }),
+        Err(error) => Err(failed(&path, &error)),
+    }
+}
+
+fn write_format(path: &Path) -> Result<(), StoreError> {
+    let partial = path.with_extension("partial");
+    let write = || -> std::io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&partial)?;
+        writeln!(file, "{FORMAT}")?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)
+    };
+    write().map_err(|error| failed(path, &error))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}

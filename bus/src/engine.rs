@@ -1,0 +1,185 @@
+//! The engine behind every local store: a queue, one writer, one mover of index layers, and readers beside them.
+//!
+//! The writer takes what waits, decides each operation against the working state, writes all of it as one block, makes
+//! it durable once, and only then shows it to readers and answers everyone. If the block cannot be made durable, nothing
+//! of it was ever shown; the store is opened anew from what is on disk, and the callers are told to ask again.
+
+mod audit;
+mod queue;
+mod reads;
+mod recover;
+mod serve;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+
+use effectd_contracts::{ActionId, Clock, Digest, Timestamp};
+
+use crate::codec::Hash16;
+use crate::error::StoreError;
+use crate::journal::{Journal, MemoryJournal};
+use crate::names::TopicName;
+use crate::stats::Meters;
+use crate::table::{Base, Table};
+use crate::vault::Vault;
+use crate::watch::Signal;
+pub use audit::Audit;
+pub(crate) use queue::Finish;
+use queue::Queue;
+
+/// Opens what a local store lies in. Called once at start, and again after every error of the disk.
+pub(crate) trait Medium: Send + Sync {
+    fn open(&self) -> Result<Opened, StoreError>;
+    /// Whether new work must be refused for want of space.
+    fn is_full(&self) -> bool;
+    /// Lets others open it; nothing of it is open here any more.
+    fn release(&self);
+}
+
+/// Journal and index of one store, open.
+pub(crate) struct Opened {
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) base: Option<Arc<dyn Base>>,
+}
+
+/// What readers see. Replaced as a whole when the store is opened anew.
+pub(crate) struct Served {
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) table: Table,
+    pub(crate) live: RwLock<Live>,
+    /// Why nothing can be read.
+    pub(crate) dead: Option<StoreError>,
+}
+
+/// What is quick to look up and never in the index.
+#[derive(Default)]
+pub(crate) struct Live {
+    /// Keys in flight.
+    pub(crate) open_keys: HashMap<Hash16, (Digest, ActionId)>,
+    /// Ends of topics.
+    pub(crate) ends: HashMap<TopicName, u64>,
+}
+
+/// What all threads of a store share.
+pub(crate) struct Shared {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) vault: Arc<Vault>,
+    pub(crate) meters: Meters,
+    pub(crate) medium: Box<dyn Medium>,
+    pub(crate) queue: Queue,
+    served: RwLock<Arc<Served>>,
+    signals: Mutex<HashMap<TopicName, Arc<Signal>>>,
+}
+
+/// A store in this process: the memory engine or the embedded one. Clones are handles to the same store, which closes
+/// when the last is dropped.
+#[derive(Clone)]
+pub struct LocalStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Shared {
+    pub(crate) fn served(&self) -> Arc<Served> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn signals(&self) -> MutexGuard<'_, HashMap<TopicName, Arc<Signal>>> {
+        self.signals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.clock.now().as_millisecond()
+    }
+}
+
+impl Served {
+    /// What is served while nothing is.
+    fn dead(error: StoreError) -> Self {
+        Served {
+            journal: Arc::new(MemoryJournal::default()),
+            table: Table::default(),
+            live: RwLock::default(),
+            dead: Some(error),
+        }
+    }
+
+    pub(crate) fn alive(&self) -> Result<(), StoreError> {
+        self.dead.clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn live(&self) -> std::sync::RwLockReadGuard<'_, Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A moment from milliseconds since 1970 that came from disk.
+pub(crate) fn timestamp(ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(ms).unwrap_or_default()
+}
+
+impl LocalStore {
+    /// Opens the medium, recovers what is on it, and starts the threads.
+    pub(crate) fn start(
+        medium: Box<dyn Medium>,
+        clock: Arc<dyn Clock>,
+        vault: Arc<Vault>,
+    ) -> Result<Self, StoreError> {
+        let recovered = recover::recover(medium.as_ref(), clock.as_ref(), &vault)?;
+        let shared = Arc::new(Shared {
+            clock,
+            vault,
+            meters: Meters::new(),
+            medium,
+            queue: Queue::default(),
+            served: RwLock::new(Arc::new(recovered.served)),
+            signals: Mutex::default(),
+        });
+        let thread = writer::spawn(shared.clone(), recovered.state)?;
+        Ok(LocalStore {
+            inner: Arc::new(Inner {
+                shared,
+                writer: Mutex::new(Some(thread)),
+            }),
+        })
+    }
+
+    /// Adds the store's metrics to a registry.
+    pub fn register_metrics(&self, registry: &prometheus::Registry) -> Result<(), prometheus::Error> {
+        self.inner.shared.meters.register(registry)
+    }
+}
+
+impl std::fmt::Debug for LocalStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LocalStore")
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<(), StoreError> {
+        self.shared.queue.close();
+        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let result = match thread.map(JoinHandle::join) {
+            Some(Err(_)) => Err(StoreError::Unavailable {
+                reason: "the writer ended with a panic".into(),
+            }),
+            Some(Ok(())) | None => Ok(()),
+        };
+        self.shared.signals().values().for_each(|signal| signal.close());
+        result
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Whoever wants to know how it went calls `close` before.
+        let _ = self.close();
+    }
+}

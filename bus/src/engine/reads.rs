@@ -1,0 +1,631 @@
+//! Reading: from the index to the journal to the vault. Readers never wait for the writer.
+
+use effectd_contracts::{Status, Timestamp};
+
+use super::{Served, Shared, timestamp};
+use crate::block;
+use crate::codec::{Hash16, Malformed, Place, Span};
+use crate::desk::{entry_context, index_damaged, letter_context};
+use crate::error::StoreError;
+use crate::journal::ADVICE;
+use crate::keys::{self, Dimension, EntryAt, LetterAt, Resolution, Run, Stored};
+use crate::limits::{PAGE_BYTES_MAX, PAGE_ITEMS_MAX, QUERY_SCAN_MAX};
+use crate::names::{FamilyName, TopicName};
+use crate::record::{EventRecord, LetterRecord, Payload, Record};
+use crate::types::events::{Body, EventPage, StoredEvent};
+use crate::types::families::{Entry, EntryPage};
+use crate::types::letters::{LetterOrigin, LetterPage, StoredLetter};
+use crate::types::receipts::{Cursor, Order, ReceiptPage, ReceiptQuery, StoredReceipt};
+use crate::vault::Kind;
+
+impl Shared {
+    // ---- events ----
+
+    pub(crate) fn read_page(
+        &self,
+        topic: &TopicName,
+        from: u64,
+        max: usize,
+    ) -> Result<EventPage, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let end = served.live().ends.get(topic).copied().unwrap_or(0);
+        let mut page = EventPage {
+            events: Vec::new(),
+            next: from.min(end),
+            end,
+        };
+        let mut bytes = 0;
+        while page.next < end && page.events.len() < max.min(PAGE_ITEMS_MAX) && bytes < PAGE_BYTES_MAX {
+            let (first, run) = event_run(&served, topic, page.next)?;
+            let skip = usize::try_from(page.next - first).unwrap_or(usize::MAX);
+            for span in run.spans.iter().skip(skip) {
+                if page.events.len() >= max.min(PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
+                    break;
+                }
+                let event = self.event(&served, &run, *span)?;
+                bytes += event.body.bytes().map_or(0, <[u8]>::len);
+                page.events.push(event);
+                page.next += 1;
+            }
+        }
+        Ok(page)
+    }
+
+    pub(crate) fn read_event(
+        &self,
+        served: &Served,
+        topic: &TopicName,
+        offset: u64,
+    ) -> Result<StoredEvent, StoreError> {
+        let (first, run) = event_run(served, topic, offset)?;
+        let span = usize::try_from(offset - first)
+            .ok()
+            .and_then(|nth| run.spans.get(nth).copied());
+        self.event(served, &run, span.ok_or_else(|| gap(topic, offset))?)
+    }
+
+    fn event(&self, served: &Served, run: &Run, span: Span) -> Result<StoredEvent, StoreError> {
+        let place = Place { seq: run.seq, span };
+        let (bytes, record) = read_record(served, place)?;
+        let Record::Published(event) = record else {
+            return Err(unexpected(place));
+        };
+        let EventRecord {
+            topic,
+            offset,
+            event_id,
+            time_ms,
+            trace_id,
+            action_id,
+            body,
+        } = event;
+        let context = action_id.as_ref().map_or(event_id.as_str(), |id| id.as_str());
+        let body = self.open_body(
+            &body,
+            part_of(&bytes, span, body.blob.span())?,
+            Kind::Event,
+            context,
+        )?;
+        let (time, stored_at) = (timestamp(time_ms), timestamp(run.at_ms));
+        Ok(StoredEvent {
+            topic,
+            offset,
+            event_id,
+            time,
+            stored_at,
+            trace_id,
+            action_id,
+            body,
+        })
+    }
+
+    /// The first offset before `end` that was stored at the time or later; `end` if there is none.
+    pub(crate) fn offset_at(
+        &self,
+        served: &Served,
+        topic: &TopicName,
+        end: u64,
+        time: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let wanted = time.as_millisecond();
+        let (mut low, mut high) = (0, end);
+        while low < high {
+            let (first, run) = event_run(served, topic, low + (high - low) / 2)?;
+            if run.at_ms >= wanted {
+                high = first;
+            } else {
+                low = first + run.spans.len() as u64;
+            }
+        }
+        Ok(low)
+    }
+
+    // ---- bodies ----
+
+    pub(crate) fn read_body(
+        &self,
+        served: &Served,
+        stored: Stored,
+        kind: Kind,
+        context: &str,
+    ) -> Result<Body, StoreError> {
+        let bytes = served.journal.part(stored.place.seq, stored.place.span)?;
+        match stored.epoch {
+            None => Ok(Body::Clear(bytes)),
+            Some(epoch) => self.open(epoch, kind, context, &bytes),
+        }
+    }
+
+    fn open_body(
+        &self,
+        payload: &Payload,
+        bytes: &[u8],
+        kind: Kind,
+        context: &str,
+    ) -> Result<Body, StoreError> {
+        match payload.epoch {
+            None => Ok(Body::Clear(bytes.to_vec())),
+            Some(epoch) => self.open(epoch, kind, context, bytes),
+        }
+    }
+
+    fn open(&self, epoch: u32, kind: Kind, context: &str, bytes: &[u8]) -> Result<Body, StoreError> {
+        Ok(self
+            .vault
+            .open_sealed(epoch, kind, context, bytes)?
+            .map_or(Body::Shredded, Body::Opened))
+    }
+
+    // ---- receipts ----
+
+    pub(crate) fn read_receipt(&self, served: &Served, ordinal: u64) -> Result<StoredReceipt, StoreError> {
+        let start = keys::receipt_run(0);
+        let found = served
+            .table
+            .view(None)
+            .previous(&start, &keys::receipt_run(ordinal))?;
+        let (first, run) = decode_run(found)
+            .and_then(|run| run.ok_or(Malformed("a receipt without its place")))
+            .map_err(|error| index_damaged(&error))?;
+        let span = usize::try_from(ordinal - first)
+            .ok()
+            .and_then(|nth| run.spans.get(nth).copied());
+        let span = span.ok_or_else(|| index_damaged(&Malformed("a receipt without its place")))?;
+        let place = Place { seq: run.seq, span };
+        let (bytes, record) = read_record(served, place)?;
+        let Record::Completed(receipt) = record else {
+            return Err(unexpected(place));
+        };
+        Ok(StoredReceipt {
+            ordinal,
+            stored_at: timestamp(run.at_ms),
+            body: part_of(&bytes, span, receipt.body.span())?.to_vec(),
+            receipt_id: receipt.receipt_id,
+            action_id: receipt.action_id,
+            action_digest: receipt.action_digest,
+            tool_id: receipt.tool_id,
+            subject_id: receipt.subject_id,
+            space_id: receipt.space_id,
+            status: receipt.status,
+            params_digest: receipt.params_digest,
+            time: timestamp(receipt.time_ms),
+        })
+    }
+
+    pub(crate) fn resolved(&self, served: &Served, key: &[u8]) -> Result<Option<Resolution>, StoreError> {
+        let found = served.table.view(None).get(key)?;
+        found
+            .map(|bytes| Resolution::decode(&bytes))
+            .transpose()
+            .map_err(|error| index_damaged(&error))
+    }
+
+    pub(crate) fn query(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let driver = driver(query)?;
+        let limit = query.limit.clamp(1, PAGE_ITEMS_MAX);
+        let mut page = ReceiptPage::default();
+        let mut bytes = 0;
+        let mut looked = 0;
+        let mut at = query.cursor.map(|Cursor(at)| at);
+        loop {
+            let Some(ordinal) = next_ordinal(&served, driver, query.order, at)? else {
+                return Ok(page);
+            };
+            if page.receipts.len() >= limit || bytes >= PAGE_BYTES_MAX || looked >= QUERY_SCAN_MAX {
+                page.cursor = at.map(Cursor);
+                return Ok(page);
+            }
+            looked += 1;
+            at = Some(ordinal);
+            let receipt = self.read_receipt(&served, ordinal)?;
+            match in_time(query, &receipt) {
+                InTime::Yes if matches(query, &receipt) => {
+                    bytes += receipt.body.len();
+                    page.receipts.push(receipt);
+                }
+                InTime::Yes => {}
+                InTime::TooSoon => {
+                    at = Some(skip_to(&served, query, ordinal)?);
+                }
+                InTime::TooLate => return Ok(page),
+            }
+        }
+    }
+
+    // ---- letters ----
+
+    pub(crate) fn read_letter_record(
+        &self,
+        served: &Served,
+        at: LetterAt,
+    ) -> Result<LetterRecord, StoreError> {
+        match read_record(served, at.record)?.1 {
+            Record::Lettered(letter) => Ok(letter),
+            Record::Published(_)
+            | Record::Leased(_)
+            | Record::Settled(_)
+            | Record::Claimed(_)
+            | Record::TakenOver { .. }
+            | Record::Completed(_)
+            | Record::Linked { .. }
+            | Record::EntryPut { .. }
+            | Record::EntryDeleted { .. }
+            | Record::Sought { .. }
+            | Record::Configured { .. }
+            | Record::EpochClosed { .. }
+            | Record::LetterResealed { .. } => Err(unexpected(at.record)),
+        }
+    }
+
+    pub(crate) fn read_letter(&self, letter: u64) -> Result<Option<StoredLetter>, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let found = served.table.view(None).get(&keys::letter(letter))?;
+        found
+            .map(|bytes| self.letter(&served, letter, &bytes))
+            .transpose()
+    }
+
+    fn letter(&self, served: &Served, letter: u64, bytes: &[u8]) -> Result<StoredLetter, StoreError> {
+        let at = LetterAt::decode(bytes).map_err(|error| index_damaged(&error))?;
+        let record = self.read_letter_record(served, at)?;
+        let context = letter_context(letter, record.action_id.as_ref().map(|id| id.as_str()));
+        let origin = match (record.delivery, record.receipt_id) {
+            (Some((group, offset)), _) => LetterOrigin::Delivery { group, offset },
+            (None, Some(receipt_id)) => LetterOrigin::Completion { receipt_id },
+            (None, None) => return Err(unexpected(at.record)),
+        };
+        Ok(StoredLetter {
+            letter,
+            time: timestamp(at.at_ms),
+            topic: record.topic,
+            origin,
+            action_id: record.action_id,
+            code: record.code,
+            detail: self.read_body(served, at.detail, Kind::Detail, &context)?,
+            attempts: record.attempts,
+            payload: self.read_body(served, at.payload, Kind::Letter, &context)?,
+        })
+    }
+
+    pub(crate) fn read_letters(
+        &self,
+        topic: Option<&TopicName>,
+        from: u64,
+        max: usize,
+    ) -> Result<LetterPage, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let mut page = LetterPage::default();
+        let mut bytes = 0;
+        let mut at = from;
+        loop {
+            let next = match topic {
+                Some(topic) => {
+                    let value = keys::text_hash(topic.as_str());
+                    next_posting(&served, Dimension::LetterTopic, value, at)?
+                }
+                None => next_letter(&served, at)?,
+            };
+            let Some(letter) = next else { return Ok(page) };
+            if page.letters.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
+                page.next = Some(letter);
+                return Ok(page);
+            }
+            let found = served.table.view(None).get(&keys::letter(letter))?;
+            if let Some(found) = found {
+                let letter = self.letter(&served, letter, &found)?;
+                bytes += letter.payload.bytes().map_or(0, <[u8]>::len);
+                page.letters.push(letter);
+            }
+            at = letter + 1;
+        }
+    }
+
+    // ---- families ----
+
+    pub(crate) fn read_entry(&self, family: &FamilyName, key: &str) -> Result<Option<Entry>, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let found = served.table.view(None).get(&keys::entry(family, key))?;
+        found
+            .map(|bytes| self.family_entry(&served, family, key, &bytes))
+            .transpose()
+    }
+
+    fn family_entry(
+        &self,
+        served: &Served,
+        family: &FamilyName,
+        key: &str,
+        at: &[u8],
+    ) -> Result<Entry, StoreError> {
+        let EntryAt { version, value } = EntryAt::decode(at).map_err(|error| index_damaged(&error))?;
+        let value = self.read_body(served, value, Kind::Entry, &entry_context(family, key))?;
+        Ok(Entry {
+            key: key.to_owned(),
+            version,
+            value,
+        })
+    }
+
+    pub(crate) fn read_entries(
+        &self,
+        family: &FamilyName,
+        prefix: &str,
+        after: Option<&str>,
+        max: usize,
+    ) -> Result<EntryPage, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let head = keys::family(family).len();
+        let start = keys::entry(family, prefix);
+        let mut end = start.clone();
+        // Keys are UTF-8, in which this byte never occurs.
+        end.push(0xff);
+        let mut from = start;
+        if let Some(after) = after {
+            let mut behind = keys::entry(family, after);
+            behind.push(0);
+            from = from.max(behind);
+        }
+        let mut page = EntryPage::default();
+        let mut bytes = 0;
+        while let Some((key, value)) = served.table.view(None).next(&from, &end)? {
+            if page.entries.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
+                page.after = page.entries.last().map(|entry| entry.key.clone());
+                return Ok(page);
+            }
+            let name = std::str::from_utf8(&key[head..]);
+            let name = name.map_err(|_| index_damaged(&Malformed("an entry's key that is not text")))?;
+            let entry = self.family_entry(&served, family, name, &value)?;
+            bytes += entry.value.bytes().map_or(0, <[u8]>::len);
+            page.entries.push(entry);
+            from = key;
+            from.push(0);
+        }
+        Ok(page)
+    }
+}
+
+fn decode_run(found: Option<(Vec<u8>, Vec<u8>)>) -> Result<Option<(u64, Run)>, Malformed> {
+    let Some((key, value)) = found else {
+        return Ok(None);
+    };
+    let first = key
+        .last_chunk::<8>()
+        .ok_or(Malformed("a run without its first number"))?;
+    Ok(Some((u64::from_be_bytes(*first), Run::decode(&value)?)))
+}
+
+/// The run that an offset is in.
+fn event_run(served: &Served, topic: &TopicName, offset: u64) -> Result<(u64, Run), StoreError> {
+    let found = served
+        .table
+        .view(None)
+        .previous(&keys::run(topic, 0), &keys::run(topic, offset))?;
+    let run = decode_run(found).map_err(|error| index_damaged(&error))?;
+    run.filter(|(first, run)| offset - first < run.spans.len() as u64)
+        .ok_or_else(|| gap(topic, offset))
+}
+
+fn gap(topic: &TopicName, offset: u64) -> StoreError {
+    StoreError::Damaged {
+        what: format!("event {offset} of {topic} is not in the index"),
+        advice: ADVICE,
+    }
+}
+
+fn unexpected(place: Place) -> StoreError {
+    StoreError::Damaged {
+        what: format!("block {} holds another record than the index says", place.seq),
+        advice: ADVICE,
+    }
+}
+
+fn read_record(served: &Served, place: Place) -> Result<(Vec<u8>, Record), StoreError> {
+    let bytes = served.journal.part(place.seq, place.span)?;
+    let record = block::record(&bytes, place.span).map_err(|error| StoreError::Damaged {
+        what: format!("block {} of the journal: {error}", place.seq),
+        advice: ADVICE,
+    })?;
+    Ok((bytes, record))
+}
+
+/// A part of a record's bytes, from its place in the block.
+fn part_of(bytes: &[u8], record: Span, part: Span) -> Result<&[u8], StoreError> {
+    let start = part.at.checked_sub(record.at).map(|start| start as usize);
+    let range = start.map(|start| start..start + part.len as usize);
+    range
+        .and_then(|range| bytes.get(range))
+        .ok_or_else(|| index_damaged(&Malformed("a body outside its record")))
+}
+
+fn next_letter(served: &Served, from: u64) -> Result<Option<u64>, StoreError> {
+    let found = served.table.view(None).next(&keys::letter(from), b"E")?;
+    Ok(found.and_then(|(key, _)| key.last_chunk::<8>().map(|number| u64::from_be_bytes(*number))))
+}
+
+/// The most selective condition of a query, which is read as a prefix; the others are checked.
+fn driver(query: &ReceiptQuery) -> Result<Option<(Dimension, Hash16)>, StoreError> {
+    if let Some(key) = &query.key {
+        let space = query.space_id.as_ref();
+        let space =
+            space.ok_or_else(|| StoreError::Invalid("a query by key must name the space too".into()))?;
+        return Ok(Some((Dimension::Key, keys::key_hash(space, key))));
+    }
+    let text = |dimension, text: &str| (dimension, keys::text_hash(text));
+    Ok(query
+        .subject_id
+        .as_ref()
+        .map(|id| text(Dimension::Subject, id.as_str()))
+        .or_else(|| {
+            query
+                .tool_id
+                .as_ref()
+                .map(|id| text(Dimension::Tool, id.as_str()))
+        })
+        .or_else(|| {
+            query
+                .space_id
+                .as_ref()
+                .map(|id| text(Dimension::Space, id.as_str()))
+        })
+        .or_else(|| {
+            query
+                .status
+                .map(|status: Status| (Dimension::Status, keys::status_hash(status)))
+        }))
+}
+
+/// The next ordinal after (or before) the cursor.
+fn next_ordinal(
+    served: &Served,
+    driver: Option<(Dimension, Hash16)>,
+    order: Order,
+    at: Option<u64>,
+) -> Result<Option<u64>, StoreError> {
+    let total = receipts_total(served)?;
+    let bound = match order {
+        Order::OldestFirst => at.map_or(Some(0), |at| at.checked_add(1)),
+        Order::NewestFirst => at.unwrap_or(total).min(total).checked_sub(1),
+    };
+    let Some(bound) = bound.filter(|bound| *bound < total) else {
+        return Ok(None);
+    };
+    match (driver, order) {
+        (None, _) => Ok(Some(bound)),
+        (Some((dimension, value)), Order::OldestFirst) => next_posting(served, dimension, value, bound),
+        (Some((dimension, value)), Order::NewestFirst) => previous_posting(served, dimension, value, bound),
+    }
+}
+
+fn receipts_total(served: &Served) -> Result<u64, StoreError> {
+    let last = served
+        .table
+        .view(None)
+        .previous(&keys::receipt_run(0), &keys::receipt_run(u64::MAX))?;
+    let last = decode_run(last).map_err(|error| index_damaged(&error))?;
+    Ok(last.map_or(0, |(first, run)| first + run.spans.len() as u64))
+}
+
+fn bucket_of(key: &[u8]) -> u64 {
+    key.last_chunk::<8>()
+        .map_or(0, |bucket| u64::from_be_bytes(*bucket))
+}
+
+fn next_posting(
+    served: &Served,
+    dimension: Dimension,
+    value: Hash16,
+    from: u64,
+) -> Result<Option<u64>, StoreError> {
+    let view = served.table.view(None);
+    let (mut key, _) = keys::posting(dimension, value, from);
+    let (end, _) = keys::posting(dimension, value, u64::MAX);
+    while let Some((found, members)) = view.next(&key, &end)? {
+        let base = bucket_of(&found) << 8;
+        if let Some(member) = members
+            .iter()
+            .map(|member| base | u64::from(*member))
+            .find(|number| *number >= from)
+        {
+            return Ok(Some(member));
+        }
+        key = found;
+        key.push(0);
+    }
+    Ok(None)
+}
+
+fn previous_posting(
+    served: &Served,
+    dimension: Dimension,
+    value: Hash16,
+    to: u64,
+) -> Result<Option<u64>, StoreError> {
+    let view = served.table.view(None);
+    let (start, _) = keys::posting(dimension, value, 0);
+    let (mut key, _) = keys::posting(dimension, value, to);
+    while let Some((found, members)) = view.previous(&start, &key)? {
+        let base = bucket_of(&found) << 8;
+        let member = members
+            .iter()
+            .rev()
+            .map(|member| base | u64::from(*member))
+            .find(|number| *number <= to);
+        if member.is_some() || base == 0 {
+            return Ok(member);
+        }
+        (key, _) = keys::posting(dimension, value, base - 1);
+    }
+    Ok(None)
+}
+
+enum InTime {
+    Yes,
+    /// Before the time that was asked for, in the order of the query.
+    TooSoon,
+    /// After it: so are all that follow.
+    TooLate,
+}
+
+fn in_time(query: &ReceiptQuery, receipt: &StoredReceipt) -> InTime {
+    let stored_ms = receipt.stored_at.as_millisecond();
+    let before = query
+        .since
+        .is_some_and(|since| stored_ms < since.as_millisecond());
+    let behind = query.until.is_some_and(|until| stored_ms >= ceil_ms(until));
+    match (before, behind, query.order) {
+        (false, false, _) => InTime::Yes,
+        (true, _, Order::OldestFirst) | (false, true, Order::NewestFirst) => InTime::TooSoon,
+        (true, _, Order::NewestFirst) | (false, true, Order::OldestFirst) => InTime::TooLate,
+    }
+}
+
+/// Stored times are whole milliseconds, so "before this moment" is "before its next whole millisecond".
+fn ceil_ms(time: Timestamp) -> i64 {
+    let floor = time.as_millisecond();
+    if timestamp(floor) < time { floor + 1 } else { floor }
+}
+
+fn matches(query: &ReceiptQuery, receipt: &StoredReceipt) -> bool {
+    query.tool_id.as_ref().is_none_or(|id| *id == receipt.tool_id)
+        && query
+            .subject_id
+            .as_ref()
+            .is_none_or(|id| *id == receipt.subject_id)
+        && query.space_id.as_ref().is_none_or(|id| *id == receipt.space_id)
+        && query.status.is_none_or(|status| status == receipt.status)
+}
+
+/// The cursor just before the first receipt that can be in time, found by bisection over the runs.
+fn skip_to(served: &Served, query: &ReceiptQuery, ordinal: u64) -> Result<u64, StoreError> {
+    let total = receipts_total(served)?;
+    let wanted = match query.order {
+        Order::OldestFirst => query.since.map(|since| since.as_millisecond()),
+        Order::NewestFirst => query.until.map(ceil_ms),
+    };
+    let Some(wanted) = wanted else { return Ok(ordinal) };
+    let (mut low, mut high) = (0, total);
+    while low < high {
+        let middle = keys::receipt_run(low + (high - low) / 2);
+        let found = served.table.view(None).previous(&keys::receipt_run(0), &middle)?;
+        let Some((first, run)) = decode_run(found).map_err(|error| index_damaged(&error))? else {
+            break;
+        };
+        if run.at_ms >= wanted {
+            high = first;
+        } else {
+            low = first + run.spans.len() as u64;
+        }
+    }
+    // `low` is the first receipt at that time or later.
+    Ok(match query.order {
+        Order::OldestFirst => low.saturating_sub(1).max(ordinal),
+        Order::NewestFirst => low.min(ordinal),
+    })
+}

@@ -1,0 +1,634 @@
+//! The `Store` trait on a local store: bounds are checked and bodies sealed here, in the caller's thread.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use effectd_contracts::{ActionId, Digest, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
+
+use super::queue::{Finish, Job, Operation};
+use super::{LocalStore, Shared, timestamp};
+use crate::codec::Hash16;
+use crate::desk::{
+    Admittance, Desk, DraftChange, DraftClaim, DraftCompletion, DraftEvent, DraftSwap, Grant, Verdict, clear,
+    entry_context, sealed,
+};
+use crate::error::StoreError;
+use crate::fold::OpenClaim;
+use crate::keys;
+use crate::limits::{
+    BODY_BYTES_MAX, COMPLETION_ITEMS_MAX, DELAY_MAX, DELIVERIES_MAX, DETAIL_BYTES_MAX, FAMILY_KEY_BYTES_MAX,
+    LEASE_EVENTS_MAX, LEASE_TTL_MAX, LEASE_TTL_MIN, NAME_BYTES_MAX, OPERATION_BYTES_MAX, PAGE_ITEMS_MAX,
+    PUBLISH_EVENTS_MAX, RESOURCES_MAX,
+};
+use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
+use crate::record::Payload;
+use crate::stats::Stats;
+use crate::store::Store;
+use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
+use crate::types::events::{EventPage, NewBody, NewEvent, Published};
+use crate::types::families::{Change, Changed, Entry, EntryChange, EntryPage};
+use crate::types::groups::{Delivery, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement};
+use crate::types::letters::{LetterPage, StoredLetter};
+use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
+use crate::vault::{EpochReport, Kind, Vault};
+use crate::wait::{Wait, promise};
+use crate::watch::Watch;
+
+/// Bytes that an operation takes in the queue beside its bodies.
+const OPERATION_OVERHEAD_BYTES: usize = 512;
+
+impl LocalStore {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// Queues an operation whose answer is complete when it is decided.
+    pub(super) fn submit<T, D>(&self, bytes: usize, decide: D) -> Wait<T>
+    where
+        T: Send + 'static,
+        D: FnOnce(&mut Desk<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        self.queue(bytes, false, move |desk| {
+            let value = decide(desk)?;
+            Ok(Box::new(move || Ok(value)) as Finish<T>)
+        })
+    }
+
+    fn queue<T, D>(&self, bytes: usize, patient: bool, decide: D) -> Wait<T>
+    where
+        T: Send + 'static,
+        D: FnOnce(&mut Desk<'_>) -> Result<Finish<T>, StoreError> + Send + 'static,
+    {
+        let (promise, wait) = promise();
+        let work = Box::new(Operation { promise, decide });
+        let bytes = bytes + OPERATION_OVERHEAD_BYTES;
+        match self.shared().queue.push(Job {
+            bytes,
+            since: Instant::now(),
+            patient,
+            work,
+        }) {
+            Ok(()) => wait,
+            Err(error) => {
+                if matches!(error, StoreError::Overloaded { .. }) {
+                    self.shared().meters.overloaded.inc();
+                }
+                Wait::ready(Err(error))
+            }
+        }
+    }
+}
+
+/// The answer itself, or the error that kept the operation out of the queue.
+fn or_refuse<T>(wait: Result<Wait<T>, StoreError>) -> Wait<T> {
+    wait.unwrap_or_else(|error| Wait::ready(Err(error)))
+}
+
+impl Store for LocalStore {
+    fn publish(&self, topic: &TopicName, events: Vec<NewEvent>) -> Wait<Vec<Published>> {
+        or_refuse(
+            bound("events in one publish", events.len(), PUBLISH_EVENTS_MAX).and_then(|()| {
+                let bytes = events.iter().map(|event| event.body.bytes().len()).sum();
+                bound("bytes in one publish", bytes, OPERATION_BYTES_MAX)?;
+                let drafts = self.shared().draft_events(events)?;
+                let topic = topic.clone();
+                Ok(self.submit(bytes, move |desk| desk.publish(&topic, drafts)))
+            }),
+        )
+    }
+
+    fn read(&self, topic: &TopicName, from: u64, max: usize) -> Result<EventPage, StoreError> {
+        self.shared().read_page(topic, from, max)
+    }
+
+    fn offset_at(&self, topic: &TopicName, time: Timestamp) -> Result<u64, StoreError> {
+        let served = self.shared().served();
+        served.alive()?;
+        let end = served.live().ends.get(topic).copied().unwrap_or(0);
+        self.shared().offset_at(&served, topic, end, time)
+    }
+
+    fn topics(&self) -> Result<Vec<(TopicName, u64)>, StoreError> {
+        let served = self.shared().served();
+        served.alive()?;
+        let mut topics: Vec<_> = served
+            .live()
+            .ends
+            .iter()
+            .map(|(name, end)| (name.clone(), *end))
+            .collect();
+        topics.sort();
+        Ok(topics)
+    }
+
+    fn watch(&self, topic: &TopicName) -> Result<Watch, StoreError> {
+        let mut signals = self.shared().signals();
+        bound("topics watched", signals.len(), crate::limits::TOPICS_MAX * 4)?;
+        Ok(Watch::new(signals.entry(topic.clone()).or_default().clone()))
+    }
+
+    fn lease(&self, topic: &TopicName, group: &GroupName, max: usize, ttl: Duration) -> Wait<Leased> {
+        or_refuse(
+            check_ttl(ttl)
+                .and_then(|()| bound("events in one lease", max, LEASE_EVENTS_MAX))
+                .map(|()| {
+                    let (topic, group, shared) = (topic.clone(), group.clone(), self.shared().clone());
+                    self.queue(0, false, move |desk| {
+                        let (grants, next_due) = desk.lease(&topic, &group, max, ttl)?;
+                        Ok(Box::new(move || shared.deliver(&topic, grants, next_due)) as Finish<Leased>)
+                    })
+                }),
+        )
+    }
+
+    fn settle(&self, lease: LeaseId, how: Settlement) -> Wait<Settled> {
+        or_refuse(check_settlement(&how).and_then(|()| {
+            let detail = match &how {
+                Settlement::Nack { detail, .. } => {
+                    Some(self.shared().seal(Kind::Detail, "nack", detail.as_bytes())?)
+                }
+                Settlement::Ack | Settlement::Defer { .. } | Settlement::Term { .. } => None,
+            };
+            Ok(self.submit(0, move |desk| desk.settle(lease, &how, detail)))
+        }))
+    }
+
+    fn extend(&self, lease: LeaseId, ttl: Duration) -> Wait<()> {
+        or_refuse(check_ttl(ttl).map(|()| self.submit(0, move |desk| desk.extend(lease, ttl))))
+    }
+
+    fn configure(&self, topic: &TopicName, group: &GroupName, options: GroupOptions) -> Wait<()> {
+        let max = options.deliveries_max as usize;
+        let checked = if max == 0 {
+            Err(StoreError::Invalid("a group delivers at least once".into()))
+        } else {
+            bound("deliveries of a group", max, DELIVERIES_MAX as usize)
+        };
+        let (topic, group) = (topic.clone(), group.clone());
+        or_refuse(checked.map(|()| self.submit(0, move |desk| desk.configure(&topic, &group, options))))
+    }
+
+    fn seek(&self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Wait<u64> {
+        let (topic, group) = (topic.clone(), group.clone());
+        self.submit(0, move |desk| desk.seek(&topic, &group, to))
+    }
+
+    fn groups(&self, topic: &TopicName) -> Wait<Vec<GroupInfo>> {
+        let topic = topic.clone();
+        self.submit(0, move |desk| Ok(desk.group_infos(&topic)))
+    }
+
+    fn claim(&self, claim: Claim) -> Wait<ClaimAnswer> {
+        let bytes = claim.intent.len();
+        or_refuse(self.shared().draft_claim(claim).map(|draft| {
+            let shared = self.shared().clone();
+            self.queue(bytes, false, move |desk| {
+                let verdict = desk.claim(draft)?;
+                Ok(Box::new(move || shared.claim_answer(verdict)) as Finish<ClaimAnswer>)
+            })
+        }))
+    }
+
+    fn lookup(
+        &self,
+        space: &SpaceId,
+        key: &IdempotencyKey,
+        params_digest: &Digest,
+    ) -> Result<Lookup, StoreError> {
+        let served = self.shared().served();
+        served.alive()?;
+        let hash = keys::key_hash(space, key);
+        // In flight first: what was in flight and is not any more is done by the time the index is asked.
+        let open = served.live().open_keys.get(&hash).cloned();
+        if let Some(known) = self.shared().resolved(&served, &keys::key(hash))? {
+            if known.digest != *params_digest {
+                return Ok(Lookup::Conflict);
+            }
+            let receipt_id = self.shared().read_receipt(&served, known.ordinal)?.receipt_id;
+            return Ok(Lookup::Done { receipt_id });
+        }
+        Ok(match open {
+            None => Lookup::Unknown,
+            Some((digest, action_id)) if digest == *params_digest => Lookup::InFlight { action_id },
+            Some(_) => Lookup::Conflict,
+        })
+    }
+
+    fn admit(&self, admission: Admission) -> Wait<Admitted> {
+        let Admission {
+            topic,
+            group,
+            ttl,
+            event,
+            claim,
+        } = admission;
+        let bytes = event.body.bytes().len() + claim.intent.len();
+        or_refuse(check_ttl(ttl).and_then(|()| {
+            let event = self.shared().draft_event(event)?;
+            let claim = self.shared().draft_claim(claim)?;
+            let shared = self.shared().clone();
+            Ok(self.queue(bytes, false, move |desk| {
+                let admittance = desk.admit(&topic, &group, ttl, event, claim)?;
+                Ok(Box::new(move || match admittance {
+                    Admittance::Settled(admitted) => Ok(admitted),
+                    Admittance::NotGranted(verdict) => {
+                        Ok(Admitted::NotGranted(shared.claim_answer(verdict)?))
+                    }
+                }) as Finish<Admitted>)
+            }))
+        }))
+    }
+
+    fn take_over(&self, action: &ActionId, seen: Fence) -> Wait<Fence> {
+        let action = action.clone();
+        self.submit(0, move |desk| desk.take_over(&action, seen))
+    }
+
+    fn commit(&self, completion: Completion) -> Wait<Committed> {
+        or_refuse(
+            self.shared()
+                .draft_completion(completion)
+                .map(|(bytes, draft)| self.submit(bytes, move |desk| desk.commit(draft))),
+        )
+    }
+
+    fn link(&self, link: Link) -> Wait<()> {
+        let Link {
+            action_id,
+            action_digest,
+            receipt_id,
+            leases,
+        } = link;
+        or_refuse(
+            bound("leases of one link", leases.len(), COMPLETION_ITEMS_MAX).map(|()| {
+                self.queue(0, true, move |desk| {
+                    desk.link(&action_id, action_digest, receipt_id.as_str(), &leases)?;
+                    Ok(Box::new(|| Ok(())) as Finish<()>)
+                })
+            }),
+        )
+    }
+
+    fn open_intents(&self, after: Option<Fence>, max: usize) -> Wait<Vec<OpenIntent>> {
+        let shared = self.shared().clone();
+        self.queue(0, false, move |desk| {
+            let from = after.map_or(0, |fence| fence.0.saturating_add(1));
+            let open: Vec<_> = desk
+                .fold
+                .claims()
+                .range(from..)
+                .take(max.min(PAGE_ITEMS_MAX))
+                .collect();
+            let open: Vec<_> = open
+                .into_iter()
+                .map(|(fence, claim)| (*fence, claim.clone()))
+                .collect();
+            let read = move || {
+                open.into_iter()
+                    .map(|(fence, claim)| shared.open_intent(fence, claim))
+                    .collect()
+            };
+            Ok(Box::new(read) as Finish<Vec<OpenIntent>>)
+        })
+    }
+
+    fn receipt(&self, id: &ReceiptId) -> Result<Option<StoredReceipt>, StoreError> {
+        let served = self.shared().served();
+        served.alive()?;
+        let found = served.table.view(None).get(&keys::receipt(id.as_str()))?;
+        let Some(bytes) = found else { return Ok(None) };
+        let at = keys::ReceiptAt::decode(&bytes).map_err(|error| crate::desk::index_damaged(&error))?;
+        self.shared().read_receipt(&served, at.ordinal).map(Some)
+    }
+
+    fn receipt_of(&self, action: &ActionId) -> Result<Option<StoredReceipt>, StoreError> {
+        let served = self.shared().served();
+        served.alive()?;
+        let key = keys::action(keys::action_hash(action.as_str()));
+        let known = self.shared().resolved(&served, &key)?;
+        known
+            .map(|known| self.shared().read_receipt(&served, known.ordinal))
+            .transpose()
+    }
+
+    fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.shared().query(query)
+    }
+
+    fn entry(&self, family: &FamilyName, key: &str) -> Result<Option<Entry>, StoreError> {
+        self.shared().read_entry(family, key)
+    }
+
+    fn entries(
+        &self,
+        family: &FamilyName,
+        prefix: &str,
+        after: Option<&str>,
+        max: usize,
+    ) -> Result<EntryPage, StoreError> {
+        self.shared().read_entries(family, prefix, after, max)
+    }
+
+    fn change(&self, change: Change) -> Wait<Changed> {
+        or_refuse(
+            self.shared()
+                .draft_change(change)
+                .map(|(bytes, draft)| self.submit(bytes, move |desk| desk.change(draft))),
+        )
+    }
+
+    fn letter(&self, letter: u64) -> Result<Option<StoredLetter>, StoreError> {
+        self.shared().read_letter(letter)
+    }
+
+    fn letters(&self, topic: Option<&TopicName>, from: u64, max: usize) -> Result<LetterPage, StoreError> {
+        self.shared().read_letters(topic, from, max)
+    }
+
+    fn close_epochs(&self, before: Timestamp) -> Wait<EpochReport> {
+        let before = Vault::epoch_of(before);
+        let shared = self.shared().clone();
+        self.queue(0, false, move |desk| {
+            // The current epoch has a key before older ones lose theirs.
+            shared.vault.seal(desk.now(), Kind::Entry, "", b"")?;
+            let report = desk.close_epochs(before)?;
+            Ok(Box::new(move || {
+                report
+                    .closed
+                    .iter()
+                    .try_for_each(|epoch| shared.vault.destroy(*epoch))?;
+                Ok(report)
+            }) as Finish<EpochReport>)
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        self.shared().meters.read()
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.inner.close()
+    }
+}
+
+fn bound(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
+    if size > max {
+        Err(StoreError::TooLarge { what, size, max })
+    } else {
+        Ok(())
+    }
+}
+
+fn check_ttl(ttl: Duration) -> Result<(), StoreError> {
+    if (LEASE_TTL_MIN..=LEASE_TTL_MAX).contains(&ttl) {
+        return Ok(());
+    }
+    Err(StoreError::Invalid(format!(
+        "a lease lasts from {LEASE_TTL_MIN:?} to {LEASE_TTL_MAX:?}"
+    )))
+}
+
+fn check_settlement(how: &Settlement) -> Result<(), StoreError> {
+    let delay = |delay: &Duration| {
+        let fits = *delay <= DELAY_MAX;
+        if fits {
+            Ok(())
+        } else {
+            Err(StoreError::Invalid(format!("a delay is at most {DELAY_MAX:?}")))
+        }
+    };
+    match how {
+        Settlement::Ack => Ok(()),
+        Settlement::Nack { delay: after, detail } => {
+            delay(after)?;
+            bound("detail", detail.len(), DETAIL_BYTES_MAX)
+        }
+        Settlement::Defer { delay: after } => delay(after),
+        Settlement::Term { code, detail } => {
+            bound("code", code.len(), NAME_BYTES_MAX)?;
+            bound("detail", detail.len(), DETAIL_BYTES_MAX)
+        }
+    }
+}
+
+fn hash_resources(resources: &[ResourceName]) -> Result<Vec<Hash16>, StoreError> {
+    bound("resources", resources.len(), RESOURCES_MAX)?;
+    Ok(resources
+        .iter()
+        .map(|name| Hash16::of(&[name.as_str().as_bytes()]))
+        .collect())
+}
+
+impl Shared {
+    fn seal(&self, kind: Kind, context: &str, bytes: &[u8]) -> Result<Payload, StoreError> {
+        self.vault
+            .seal(self.clock.now(), kind, context, bytes)
+            .map(sealed)
+    }
+
+    fn draft_body(&self, kind: Kind, context: &str, body: NewBody) -> Result<Payload, StoreError> {
+        bound("body", body.bytes().len(), BODY_BYTES_MAX)?;
+        match body {
+            NewBody::Clear(bytes) => Ok(clear(bytes)),
+            NewBody::Sealed(bytes) => self.seal(kind, context, &bytes),
+        }
+    }
+
+    fn draft_event(&self, event: NewEvent) -> Result<DraftEvent, StoreError> {
+        let NewEvent {
+            event_id,
+            time,
+            trace_id,
+            action_id,
+            body,
+        } = event;
+        let context = action_id.as_ref().map_or(event_id.as_str(), |id| id.as_str());
+        let body = self.draft_body(Kind::Event, context, body)?;
+        Ok(DraftEvent {
+            event_id,
+            time_ms: time.as_millisecond(),
+            trace_id,
+            action_id,
+            body,
+        })
+    }
+
+    fn draft_events(&self, events: Vec<NewEvent>) -> Result<Vec<DraftEvent>, StoreError> {
+        events.into_iter().map(|event| self.draft_event(event)).collect()
+    }
+
+    fn draft_claim(&self, claim: Claim) -> Result<DraftClaim, StoreError> {
+        bound("intent", claim.intent.len(), BODY_BYTES_MAX)?;
+        Ok(DraftClaim {
+            key: claim.key.as_ref().map(|key| keys::key_hash(&claim.space, key)),
+            resources: hash_resources(&claim.resources)?,
+            intent: self.seal(Kind::Intent, claim.action_id.as_str(), &claim.intent)?,
+            action_id: claim.action_id,
+            action_digest: claim.action_digest,
+            space: claim.space,
+            params_digest: claim.params_digest,
+        })
+    }
+
+    fn draft_completion(&self, completion: Completion) -> Result<(usize, DraftCompletion), StoreError> {
+        let Completion {
+            receipt,
+            events,
+            fence,
+            leases,
+            letter,
+            retire,
+            links,
+        } = completion;
+        bound("receipt", receipt.body.len(), BODY_BYTES_MAX)?;
+        let settled =
+            leases.len() + links.iter().map(|link| 1 + link.leases.len()).sum::<usize>() + events.len();
+        bound(
+            "leases, links and events of one completion",
+            settled,
+            COMPLETION_ITEMS_MAX,
+        )?;
+        if let Some(letter) = &letter {
+            bound("code", letter.code.len(), NAME_BYTES_MAX)?;
+            bound("detail", letter.detail.len(), DETAIL_BYTES_MAX)?;
+            bound("payload", letter.payload.len(), BODY_BYTES_MAX)?;
+        }
+        if links.iter().any(|link| link.receipt_id != receipt.receipt_id) {
+            return Err(StoreError::Invalid(
+                "a completion links only to its own receipt".into(),
+            ));
+        }
+        let of_events: usize = events.iter().map(|(_, event)| event.body.bytes().len()).sum();
+        let bytes = receipt.body.len() + of_events + letter.as_ref().map_or(0, |letter| letter.payload.len());
+        bound("bytes in one completion", bytes, OPERATION_BYTES_MAX)?;
+        let events = events
+            .into_iter()
+            .map(|(topic, event)| Ok((topic, self.draft_event(event)?)));
+        let draft = DraftCompletion {
+            body_hash: Hash16::of(&[&receipt.body]),
+            key: receipt
+                .key
+                .as_ref()
+                .map(|key| keys::key_hash(&receipt.space_id, key)),
+            events: events.collect::<Result<_, StoreError>>()?,
+            fence,
+            leases,
+            letter,
+            retire: hash_resources(&retire)?,
+            links: links
+                .into_iter()
+                .map(|link| (link.action_id, link.action_digest, link.leases))
+                .collect(),
+            receipt,
+        };
+        Ok((bytes, draft))
+    }
+
+    fn draft_change(&self, change: Change) -> Result<(usize, DraftChange), StoreError> {
+        let Change {
+            swaps,
+            leases,
+            events,
+        } = change;
+        bound(
+            "swaps, leases and events of one change",
+            swaps.len() + leases.len() + events.len(),
+            COMPLETION_ITEMS_MAX,
+        )?;
+        let mut bytes: usize = events.iter().map(|(_, event)| event.body.bytes().len()).sum();
+        let mut drafts = Vec::with_capacity(swaps.len());
+        for swap in swaps {
+            bound("entry's key", swap.key.len(), FAMILY_KEY_BYTES_MAX)?;
+            let value = match swap.change {
+                EntryChange::Delete => None,
+                EntryChange::Put(body) => {
+                    bytes += body.bytes().len();
+                    Some(self.draft_body(Kind::Entry, &entry_context(&swap.family, &swap.key), body)?)
+                }
+            };
+            drafts.push(DraftSwap {
+                family: swap.family,
+                key: swap.key,
+                expect: swap.expect,
+                value,
+            });
+        }
+        bound("bytes in one change", bytes, OPERATION_BYTES_MAX)?;
+        let events = events
+            .into_iter()
+            .map(|(topic, event)| Ok((topic, self.draft_event(event)?)));
+        let events = events.collect::<Result<_, StoreError>>()?;
+        Ok((
+            bytes,
+            DraftChange {
+                swaps: drafts,
+                leases,
+                events,
+            },
+        ))
+    }
+
+    fn deliver(
+        &self,
+        topic: &TopicName,
+        grants: Vec<Grant>,
+        next_due: Option<Duration>,
+    ) -> Result<Leased, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let deliver = |grant: Grant| {
+            let Grant {
+                lease_id,
+                offset,
+                delivery_count,
+                exhausted,
+            } = grant;
+            let event = self.read_event(&served, topic, offset)?;
+            Ok(Delivery {
+                lease_id,
+                offset,
+                event,
+                delivery_count,
+                exhausted,
+            })
+        };
+        let deliveries = grants
+            .into_iter()
+            .map(deliver)
+            .collect::<Result<_, StoreError>>()?;
+        Ok(Leased { deliveries, next_due })
+    }
+
+    fn claim_answer(&self, verdict: Verdict) -> Result<ClaimAnswer, StoreError> {
+        Ok(match verdict {
+            Verdict::New { fence } => ClaimAnswer::New { fence },
+            Verdict::InFlight { action_id } => ClaimAnswer::InFlight { action_id },
+            Verdict::ResourceBusy { action_id } => ClaimAnswer::ResourceBusy { action_id },
+            Verdict::Conflict { what } => ClaimAnswer::Conflict { what },
+            Verdict::Done { ordinal } => {
+                let served = self.served();
+                served.alive()?;
+                ClaimAnswer::Done {
+                    receipt_id: self.read_receipt(&served, ordinal)?.receipt_id,
+                }
+            }
+            Verdict::OwnIntent { fence, claim } => ClaimAnswer::OwnIntent(self.open_intent(fence, *claim)?),
+        })
+    }
+
+    fn open_intent(&self, fence: u64, claim: OpenClaim) -> Result<OpenIntent, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let intent = self.read_body(&served, claim.intent, Kind::Intent, claim.action_id.as_str())?;
+        Ok(OpenIntent {
+            action_id: claim.action_id,
+            action_digest: claim.action_digest,
+            fence: Fence(fence),
+            space: claim.space,
+            params_digest: claim.params_digest,
+            since: timestamp(claim.since_ms),
+            orphaned: claim.orphaned,
+            intent,
+        })
+    }
+}

@@ -1,0 +1,317 @@
+//! The one thread that writes.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::queue::{Job, Reply};
+use super::recover::{Recovered, WriterState, recover};
+use super::{Served, Shared};
+use crate::block::Builder;
+use crate::desk::Desk;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::fold::{Effects, When};
+use crate::keys::{self, CHECKPOINT, Checkpoint};
+use crate::limits::{CHUNK_BYTES_MAX, INDEX_LAG_BLOCKS_MAX, INDEX_LAG_ENTRIES_MAX, SNAPSHOT_BLOCKS};
+use crate::table::Layer;
+
+/// Longest time that the writer waits for company: a fraction of what the fastest disk takes for a sync.
+const PATIENCE_MAX: Duration = Duration::from_micros(200);
+
+pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<JoinHandle<()>, StoreError> {
+    std::thread::Builder::new()
+        .name("store-writer".into())
+        .spawn(move || {
+            Writer {
+                shared,
+                state: Some(state),
+                mover: None,
+                sync: Duration::ZERO,
+                company: 0,
+            }
+            .run()
+        })
+        .map_err(|error| StoreError::Unavailable {
+            reason: format!("no thread for the writer: {error}"),
+        })
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    /// `None` after an error, until the store is open again.
+    state: Option<WriterState>,
+    mover: Option<JoinHandle<()>>,
+    /// How long a sync takes, smoothed.
+    sync: Duration,
+    /// How many were answered together last time.
+    company: usize,
+}
+
+impl Writer {
+    fn run(mut self) {
+        while let Some(jobs) = self
+            .shared
+            .queue
+            .take(self.company * 3 / 4, (self.sync / 2).min(PATIENCE_MAX))
+        {
+            let since: Vec<Instant> = jobs.iter().map(|job| job.since).collect();
+            self.company = jobs.len();
+            self.turn(jobs);
+            let meters = &self.shared.meters;
+            meters.operations.inc_by(since.len() as u64);
+            since
+                .iter()
+                .for_each(|since| meters.wait.observe(since.elapsed().as_secs_f64()));
+            meters
+                .queued
+                .set(i64::try_from(self.shared.queue.len()).unwrap_or(i64::MAX));
+        }
+        self.finish();
+    }
+
+    /// One block: decide, make durable, show, answer.
+    fn turn(&mut self, jobs: Vec<Job>) {
+        if let Err(error) = self.ensure_open() {
+            return refuse(jobs, &error);
+        }
+        let Some(mut state) = self.state.take() else {
+            return;
+        };
+        let served = self.shared.served();
+        let turned = catch_unwind(AssertUnwindSafe(|| self.write(&mut state, &served, jobs)));
+        match turned {
+            Ok((replies, Ok(()))) => {
+                self.state = Some(state);
+                answer(replies, &Ok(()));
+            }
+            Ok((replies, Err(error))) => {
+                tracing::error!(%error, "a block could not be written; the store will be opened anew");
+                self.abandon();
+                answer(replies, &Err(error));
+            }
+            // The callers were told by their dropped promises.
+            Err(_) => {
+                tracing::error!("the writer met a panic; the store will be opened anew");
+                self.abandon();
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        state: &mut WriterState,
+        served: &Arc<Served>,
+        jobs: Vec<Job>,
+    ) -> (Vec<Reply>, Result<(), StoreError>) {
+        let now_ms = self.shared.now_ms();
+        let at_ms = now_ms.max(state.last_at_ms);
+        let when = When {
+            at_ms,
+            now_ms,
+            now: self.shared.clock.monotonic(),
+            replay: false,
+        };
+        let mut desk = Desk {
+            shared: &self.shared,
+            served,
+            fold: &mut state.fold,
+            block: Builder::new(state.last_seq + 1, state.last_checksum, at_ms),
+            effects: Effects::default(),
+            when,
+            receipts: BTreeMap::new(),
+            tainted: false,
+            full: self.shared.medium.is_full(),
+        };
+        let mut replies = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            replies.push(job.work.run(&mut desk));
+        }
+        let Desk {
+            block,
+            mut effects,
+            tainted,
+            ..
+        } = desk;
+        if tainted {
+            let reason = "an operation failed half-way; nothing of its block was kept".into();
+            return (replies, Err(StoreError::Unavailable { reason }));
+        }
+        if block.is_empty() {
+            return (replies, Ok(()));
+        }
+        state.fold.end_block(block.seq(), at_ms, &mut effects);
+        let result = self.append(served, state, block, &mut effects);
+        if result.is_ok() {
+            self.show(served, state, effects);
+        }
+        (replies, result)
+    }
+
+    fn append(
+        &mut self,
+        served: &Served,
+        state: &mut WriterState,
+        block: Builder,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        served
+            .table
+            .wait_lag(INDEX_LAG_BLOCKS_MAX, INDEX_LAG_ENTRIES_MAX)?;
+        let (seq, at_ms, records) = (block.seq(), block.at_ms(), block.records());
+        let (bytes, checksum) = block.finish();
+        let begun = Instant::now();
+        failpoint::hit("writer.before_append");
+        served.journal.append(seq, &bytes)?;
+        failpoint::hit("writer.after_append");
+        let took = begun.elapsed();
+        self.sync = if self.sync.is_zero() {
+            took
+        } else {
+            (self.sync * 7 + took) / 8
+        };
+        let meters = &self.shared.meters;
+        meters.sync.observe(took.as_secs_f64());
+        meters.syncs.inc();
+        meters.blocks.inc();
+        meters.records.inc_by(u64::from(records));
+        meters.journal_bytes.inc_by(bytes.len() as u64);
+        meters.batch.observe(self.company as f64);
+        meters.batch_last.store(self.company as u64, Ordering::Relaxed);
+        meters.batch_max.fetch_max(self.company as u64, Ordering::Relaxed);
+        state.last_seq = seq;
+        state.last_checksum = checksum;
+        state.last_at_ms = at_ms;
+        effects
+            .index
+            .put(CHECKPOINT.to_vec(), Checkpoint { seq, checksum }.encode());
+        Ok(())
+    }
+
+    /// Lets readers see a durable block, and wakes who waits for it.
+    fn show(&self, served: &Arc<Served>, state: &mut WriterState, mut effects: Effects) {
+        let snapshot = state.last_seq >= state.snapshot_seq + SNAPSHOT_BLOCKS;
+        if snapshot {
+            put_snapshot(&mut effects.index, state);
+        }
+        served.table.show(effects.index, snapshot);
+        {
+            let mut live = served.live.write().unwrap_or_else(PoisonError::into_inner);
+            for (key, digest, action) in effects.opened {
+                live.open_keys.insert(key, (digest, action));
+            }
+            for key in effects.closed {
+                live.open_keys.remove(&key);
+            }
+            for topic in &effects.news {
+                live.ends.insert(topic.clone(), state.fold.end(topic));
+            }
+        }
+        let meters = &self.shared.meters;
+        meters
+            .index_lag
+            .set(i64::try_from(served.table.lag()).unwrap_or(i64::MAX));
+        meters
+            .intents_open
+            .store(state.fold.claims().len() as u64, Ordering::Relaxed);
+        let signals = self.shared.signals();
+        effects
+            .news
+            .iter()
+            .filter_map(|topic| signals.get(topic))
+            .for_each(|signal| signal.raise());
+        failpoint::hit("writer.before_answer");
+    }
+
+    /// Opens the store again if the last turn lost it, and sees to it that layers are moved.
+    fn ensure_open(&mut self) -> Result<(), StoreError> {
+        if self.state.is_none() {
+            let shared = &self.shared;
+            let opened = catch_unwind(AssertUnwindSafe(|| {
+                recover(shared.medium.as_ref(), shared.clock.as_ref(), &shared.vault)
+            }));
+            let panicked = |_| {
+                Err(StoreError::Unavailable {
+                    reason: "the engine panicked while opening".into(),
+                })
+            };
+            let Recovered { served, state } = opened.unwrap_or_else(panicked)?;
+            *shared.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
+            shared.meters.reopens.inc();
+            self.state = Some(state);
+        }
+        if self.mover.is_none() {
+            let served = self.shared.served();
+            let thread = std::thread::Builder::new().name("store-index".into());
+            let mover = thread.spawn(move || served.table.move_layers());
+            self.mover = Some(mover.map_err(|error| StoreError::Unavailable {
+                reason: error.to_string(),
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Lets go of everything that is open, so that it can be opened anew.
+    fn abandon(&mut self) {
+        self.state = None;
+        let served = self.shared.served();
+        served.table.stop();
+        if let Some(mover) = self.mover.take() {
+            let _ = mover.join();
+        }
+        served.table.drop_base();
+        *self.shared.served.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(Served::dead(reopening()));
+    }
+
+    /// Writes a last snapshot, so that the next open is quick, and waits for the index.
+    fn finish(mut self) {
+        let served = self.shared.served();
+        if let Some(state) = &mut self.state
+            && state.last_seq > state.snapshot_seq
+        {
+            let mut layer = Layer::default();
+            put_snapshot(&mut layer, state);
+            served.table.show(layer, true);
+        }
+        served.table.stop();
+        if let Some(mover) = self.mover.take() {
+            let _ = mover.join();
+        } else {
+            let _ = served.table.move_layer(true);
+        }
+        drop(served);
+        *self.shared.served.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(Served::dead(StoreError::Closed));
+        self.shared.medium.release();
+    }
+}
+
+fn put_snapshot(layer: &mut Layer, state: &mut WriterState) {
+    let bytes = state.fold.snapshot(state.last_seq);
+    for (part, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES_MAX)) {
+        layer.put(keys::snapshot(part), chunk.to_vec());
+    }
+    state.snapshot_seq = state.last_seq;
+}
+
+fn answer(replies: Vec<Reply>, result: &Result<(), StoreError>) {
+    for reply in replies {
+        reply(result.clone());
+    }
+}
+
+fn refuse(jobs: Vec<Job>, error: &StoreError) {
+    for job in jobs {
+        job.work.refuse(error.clone());
+    }
+}
+
+fn reopening() -> StoreError {
+    StoreError::Unavailable {
+        reason: "the store is being opened anew after an error".into(),
+    }
+}

@@ -1,0 +1,134 @@
+//! What can go wrong with the Store, and whether trying again can help.
+
+use std::path::PathBuf;
+
+use effectd_contracts::{ActionId, IdInvalid, ReceiptId};
+
+/// Why the Store did not do what it was asked. Nothing of a refused operation is stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The queue in front of the writer, or a group's window, is full.
+    #[error("the store is overloaded ({what}); try again shortly")]
+    Overloaded {
+        /// Which bound was reached.
+        what: &'static str,
+    },
+    /// Something from outside is larger than its bound.
+    #[error("{what} is {size}; at most {max} is allowed")]
+    TooLarge {
+        /// What was too large.
+        what: &'static str,
+        /// How large it was.
+        size: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// A value that no rule of the Store allows.
+    #[error("{0}")]
+    Invalid(String),
+    /// The thing that was named does not exist.
+    #[error("{what} is not known")]
+    NotFound {
+        /// What was looked for.
+        what: &'static str,
+    },
+    /// The lease ran out and the event went to someone else, was settled, or belonged to an earlier run of the process.
+    #[error("the lease is no longer held")]
+    LeaseLost,
+    /// Someone else took the action over, or its claim is already settled: this outcome must not be recorded.
+    #[error("the claim of action {action_id} is held under another fence")]
+    StaleFence {
+        /// Whose claim.
+        action_id: ActionId,
+    },
+    /// The action has its one receipt already.
+    #[error("action {action_id} already has receipt {receipt_id}")]
+    AlreadyReceipted {
+        /// Which action.
+        action_id: ActionId,
+        /// The receipt that stands.
+        receipt_id: ReceiptId,
+    },
+    /// An id that was used before came back with other content.
+    #[error("{what} was used before with other content")]
+    Conflict {
+        /// Which kind of id.
+        what: &'static str,
+    },
+    /// A compare-and-swap met another version than it expected.
+    #[error("the entry is at another version than expected")]
+    VersionMismatch {
+        /// The version that stands; `None` if there is no entry.
+        current: Option<u64>,
+    },
+    /// The state directory has no room for new work; work already begun can still be recorded.
+    #[error("the disk that holds the state is full: free some space; the store recovers by itself")]
+    Full,
+    /// The last write failed and the store is being reopened. Whether that write happened is not known: ask again by id.
+    #[error("the store is not available: {reason}")]
+    Unavailable {
+        /// What the disk or the engine said.
+        reason: String,
+    },
+    /// The Store was shut down.
+    #[error("the store is closed")]
+    Closed,
+    /// Another process has the state directory open.
+    #[error("{} is in use by another process: stop it, or choose another state directory", path.display())]
+    Locked {
+        /// Which directory.
+        path: PathBuf,
+    },
+    /// The state was written by a newer version.
+    #[error("the store has format {found}, this version reads up to {known}: use the newer effectd")]
+    Newer {
+        /// The format on disk.
+        found: u32,
+        /// The newest format known here.
+        known: u32,
+    },
+    /// What is on disk is not what was written.
+    #[error("the store is damaged: {what}. {advice}")]
+    Damaged {
+        /// What was found.
+        what: String,
+        /// What an operator can do about it.
+        advice: &'static str,
+    },
+    /// The keys that open sealed payloads are missing or do not fit.
+    #[error("the store's keys cannot be used: {what}. {advice}")]
+    Keys {
+        /// What was found.
+        what: String,
+        /// What an operator can do about it.
+        advice: &'static str,
+    },
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later without anyone changing it.
+    pub fn may_retry(&self) -> bool {
+        match self {
+            StoreError::Overloaded { .. } | StoreError::Full | StoreError::Unavailable { .. } => true,
+            StoreError::TooLarge { .. }
+            | StoreError::Invalid(_)
+            | StoreError::NotFound { .. }
+            | StoreError::LeaseLost
+            | StoreError::StaleFence { .. }
+            | StoreError::AlreadyReceipted { .. }
+            | StoreError::Conflict { .. }
+            | StoreError::VersionMismatch { .. }
+            | StoreError::Closed
+            | StoreError::Locked { .. }
+            | StoreError::Newer { .. }
+            | StoreError::Damaged { .. }
+            | StoreError::Keys { .. } => false,
+        }
+    }
+}
+
+impl From<IdInvalid> for StoreError {
+    fn from(error: IdInvalid) -> Self {
+        StoreError::Invalid(error.to_string())
+    }
+}

@@ -1,0 +1,166 @@
+//! What follows from the journal: the working state, and what goes into the index.
+//!
+//! The fold is a pure function of the records, in their order. It reads no clock, no disk and no index, so that the
+//! same journal gives the same state in every engine, on every machine, and after every crash.
+
+pub mod apply;
+pub mod groups;
+pub mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use effectd_contracts::{ActionId, Digest, Monotonic, SpaceId};
+
+use crate::codec::{Hash16, Span};
+use crate::fold::groups::Group;
+use crate::keys::Stored;
+use crate::names::{GroupName, TopicName};
+use crate::table::Layer;
+
+/// When a record is applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct When {
+    /// The block's time.
+    pub at_ms: i64,
+    /// Now, by the wall clock.
+    pub now_ms: i64,
+    /// Now, by the monotonic clock.
+    pub now: Monotonic,
+    /// The record was written by an earlier run of the process: its leases are over, its claims have no holder.
+    pub replay: bool,
+}
+
+/// A topic's end, and which sealing epochs its events need.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Topic {
+    /// The offset that the next event gets.
+    pub end: u64,
+    /// For every open epoch, one past the last event that is sealed under it.
+    pub sealed: BTreeMap<u32, u64>,
+}
+
+/// A claim without an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenClaim {
+    /// Which action.
+    pub action_id: ActionId,
+    /// Digest of the whole request.
+    pub action_digest: Digest,
+    /// Where its key is unique.
+    pub space: SpaceId,
+    /// Hash of space and key.
+    pub key: Option<Hash16>,
+    /// Digest of the parameters.
+    pub params_digest: Digest,
+    /// What it changes.
+    pub resources: Vec<Hash16>,
+    /// When it was claimed.
+    pub since_ms: i64,
+    /// Its holder is of an earlier run of the process.
+    pub orphaned: bool,
+    /// Where the intent lies.
+    pub intent: Stored,
+}
+
+/// Who holds which delivery.
+pub type LeaseOf = (TopicName, GroupName, u64);
+
+/// The working state.
+#[derive(Debug, Clone, Default)]
+pub struct Fold {
+    /// The next lease.
+    pub next_lease: u64,
+    /// The next fence.
+    pub next_fence: u64,
+    /// The next version of an entry.
+    pub next_version: u64,
+    /// The next receipt.
+    pub next_ordinal: u64,
+    /// The next dead letter.
+    pub next_letter: u64,
+    /// How many entries all families have.
+    pub entries: u64,
+    /// The topics.
+    pub topics: BTreeMap<TopicName, Topic>,
+    /// The groups.
+    pub groups: BTreeMap<(TopicName, GroupName), Group>,
+    /// Epochs whose keys are destroyed, or must be.
+    pub closed_epochs: BTreeSet<u32>,
+    /// Deliveries of this run of the process.
+    pub leases: HashMap<u64, LeaseOf>,
+    claims: BTreeMap<u64, OpenClaim>,
+    fences: HashMap<Hash16, u64>,
+    open_keys: HashMap<Hash16, u64>,
+    open_resources: HashMap<Hash16, u64>,
+    runs: BTreeMap<TopicName, (u64, Vec<Span>)>,
+    receipt_run: Option<(u64, Vec<Span>)>,
+}
+
+/// What applying a block changes outside the fold, to be shown only when the block is durable.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// What goes into the index.
+    pub index: Layer,
+    /// Keys that are in flight from now on.
+    pub opened: Vec<(Hash16, Digest, ActionId)>,
+    /// Keys that are no longer in flight.
+    pub closed: Vec<Hash16>,
+    /// Topics on which there is news.
+    pub news: BTreeSet<TopicName>,
+}
+
+impl Fold {
+    /// All claims without an outcome, by fence.
+    pub fn claims(&self) -> &BTreeMap<u64, OpenClaim> {
+        &self.claims
+    }
+
+    /// The open claim of an action, and its fence.
+    pub fn claim_of(&self, action: Hash16) -> Option<(u64, &OpenClaim)> {
+        let fence = *self.fences.get(&action)?;
+        Some((fence, self.claims.get(&fence)?))
+    }
+
+    /// The open claim on a key.
+    pub fn claim_on_key(&self, key: Hash16) -> Option<&OpenClaim> {
+        self.claims.get(self.open_keys.get(&key)?)
+    }
+
+    /// The open claim on a resource.
+    pub fn claim_on_resource(&self, resource: Hash16) -> Option<&OpenClaim> {
+        self.claims.get(self.open_resources.get(&resource)?)
+    }
+
+    /// The topic's end.
+    pub fn end(&self, topic: &TopicName) -> u64 {
+        self.topics.get(topic).map_or(0, |topic| topic.end)
+    }
+
+    /// The first event of a topic in the block that is being filled.
+    pub fn first_in_block(&self, topic: &TopicName) -> Option<u64> {
+        self.runs.get(topic).map(|(first, _)| *first)
+    }
+
+    fn open_claim(&mut self, action: Hash16, fence: u64, claim: OpenClaim) {
+        self.fences.insert(action, fence);
+        if let Some(key) = claim.key {
+            self.open_keys.insert(key, fence);
+        }
+        for resource in &claim.resources {
+            self.open_resources.insert(*resource, fence);
+        }
+        self.claims.insert(fence, claim);
+    }
+
+    fn close_claim(&mut self, action: Hash16) -> Option<(u64, OpenClaim)> {
+        let fence = self.fences.remove(&action)?;
+        let claim = self.claims.remove(&fence)?;
+        if let Some(key) = claim.key {
+            self.open_keys.remove(&key);
+        }
+        for resource in &claim.resources {
+            self.open_resources.remove(resource);
+        }
+        Some((fence, claim))
+    }
+}

@@ -1,0 +1,108 @@
+//! The journal: blocks in order, durable one by one.
+
+use std::sync::{PoisonError, RwLock};
+
+use crate::codec::Span;
+use crate::error::StoreError;
+
+/// Where blocks are kept. Another local engine is another implementation of this, and nothing else.
+///
+/// Blocks are numbered without gaps. [`Journal::append`] is all or nothing: after a crash inside it, the block is there
+/// as a whole or not at all. After any error the journal is not used again; the engine opens a new one.
+pub trait Journal: Send + Sync {
+    /// Appends a block. When this returns, the block survives power loss.
+    fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError>;
+
+    /// The first and the last block; `None` while there is none.
+    fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError>;
+
+    /// One block as a whole.
+    fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError>;
+
+    /// A part of a block.
+    fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError>;
+
+    /// Every block from `from` on, in order, until `each` fails.
+    fn scan(
+        &self,
+        from: u64,
+        each: &mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let Some((first, last)) = self.bounds()? else {
+            return Ok(());
+        };
+        for seq in from.max(first)..=last {
+            each(seq, &self.block(seq)?)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the blocks before `seq`.
+    fn truncate_before(&self, seq: u64) -> Result<(), StoreError>;
+}
+
+/// A block or part that should be there and is not.
+pub(crate) fn missing(seq: u64) -> StoreError {
+    StoreError::Damaged {
+        what: format!("block {seq} of the journal is missing or cut off"),
+        advice: ADVICE,
+    }
+}
+
+/// What to do about a journal that is not what was written.
+pub(crate) const ADVICE: &str = "Stop effectd, keep a copy of the state directory, and restore the last backup; nothing was changed on disk.";
+
+/// A journal in memory, for tests and as the model of the durable ones.
+#[derive(Debug, Default)]
+pub struct MemoryJournal {
+    blocks: RwLock<(u64, Vec<Vec<u8>>)>,
+}
+
+impl Journal for MemoryJournal {
+    fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
+        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        if blocks.1.is_empty() && blocks.0 == 0 {
+            blocks.0 = seq;
+        }
+        blocks.1.push(block.to_vec());
+        Ok(())
+    }
+
+    fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        Ok((!blocks.1.is_empty()).then(|| (blocks.0, blocks.0 + blocks.1.len() as u64 - 1)))
+    }
+
+    fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError> {
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let index = seq
+            .checked_sub(blocks.0)
+            .and_then(|index| usize::try_from(index).ok());
+        index
+            .and_then(|index| blocks.1.get(index))
+            .cloned()
+            .ok_or_else(|| missing(seq))
+    }
+
+    fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let index = seq
+            .checked_sub(blocks.0)
+            .and_then(|index| usize::try_from(index).ok());
+        let block = index
+            .and_then(|index| blocks.1.get(index))
+            .ok_or_else(|| missing(seq))?;
+        let range = span.at as usize..span.at as usize + span.len as usize;
+        block.get(range).map(<[u8]>::to_vec).ok_or_else(|| missing(seq))
+    }
+
+    fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
+        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let count = usize::try_from(seq.saturating_sub(blocks.0))
+            .unwrap_or(usize::MAX)
+            .min(blocks.1.len());
+        blocks.1.drain(..count);
+        blocks.0 += count as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,432 @@
+//! The index: which keys there are, and what stands under them.
+//!
+//! | key | value |
+//! |---|---|
+//! | `e` topic, offset | a run: where this event and those after it in the same block lie |
+//! | `i` hash of topic and event id | its offset |
+//! | `O` ordinal | a run: where this receipt and those after it in the same block lie |
+//! | `R` hash of receipt id | its ordinal, and the hash of its body |
+//! | `A` hash of action id | the ordinal that it resolves to, and the digest of its request |
+//! | `K` hash of space and key | the ordinal that satisfies it, and the digest of its parameters |
+//! | `r` hash of resource | the key that the last effect on it satisfied |
+//! | `x` dimension, hash of value, bucket | which of 256 ordinals have this value |
+//! | `D` letter | where the dead letter lies |
+//! | `F` family, key | version of the entry, and where its value lies |
+//! | `C` | checkpoint: the last block that all of this holds, and its checksum |
+//! | `S` part | snapshot of the working state at some block |
+
+use effectd_contracts::{Digest, EventId, IdempotencyKey, SpaceId, Status};
+
+use crate::codec::{Hash16, Malformed, Place, Reader, Span, put_i64, put_str, put_u64};
+use crate::names::{FamilyName, TopicName};
+use crate::record::Payload;
+
+/// The key of the checkpoint.
+pub const CHECKPOINT: &[u8] = b"C";
+
+/// What receipts and letters are listed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dimension {
+    /// Receipts by tool.
+    Tool,
+    /// Receipts by subject.
+    Subject,
+    /// Receipts by space.
+    Space,
+    /// Receipts by status.
+    Status,
+    /// Receipts by space and idempotency key.
+    Key,
+    /// Letters by topic.
+    LetterTopic,
+}
+
+impl Dimension {
+    fn byte(self) -> u8 {
+        match self {
+            Dimension::Tool => 1,
+            Dimension::Subject => 2,
+            Dimension::Space => 3,
+            Dimension::Status => 4,
+            Dimension::Key => 5,
+            Dimension::LetterTopic => 6,
+        }
+    }
+}
+
+fn named(tag: u8, name: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(name.len() + 10);
+    key.push(tag);
+    key.push(name.len() as u8);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+fn hashed(tag: u8, hash: Hash16) -> Vec<u8> {
+    let mut key = Vec::with_capacity(17);
+    key.push(tag);
+    key.extend_from_slice(&hash.0);
+    key
+}
+
+fn numbered(tag: u8, number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(9);
+    key.push(tag);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Key of the run that begins at an offset.
+pub fn run(topic: &TopicName, offset: u64) -> Vec<u8> {
+    let mut key = named(b'e', topic.as_str());
+    key.extend_from_slice(&offset.to_be_bytes());
+    key
+}
+
+/// Key of the run that begins at an ordinal.
+pub fn receipt_run(ordinal: u64) -> Vec<u8> {
+    numbered(b'O', ordinal)
+}
+
+/// Key of an event's id.
+pub fn event(topic: &TopicName, id: &EventId) -> Vec<u8> {
+    hashed(
+        b'i',
+        Hash16::of(&[topic.as_str().as_bytes(), id.as_str().as_bytes()]),
+    )
+}
+
+/// Key of a receipt's id.
+pub fn receipt(id: &str) -> Vec<u8> {
+    hashed(b'R', Hash16::of(&[id.as_bytes()]))
+}
+
+/// The hash that an action is known by.
+pub fn action_hash(id: &str) -> Hash16 {
+    Hash16::of(&[id.as_bytes()])
+}
+
+/// Key of an action's receipt.
+pub fn action(hash: Hash16) -> Vec<u8> {
+    hashed(b'A', hash)
+}
+
+/// The hash that an idempotency key of a space is known by.
+pub fn key_hash(space: &SpaceId, key: &IdempotencyKey) -> Hash16 {
+    Hash16::of(&[space.as_str().as_bytes(), key.as_str().as_bytes()])
+}
+
+/// Key of an idempotency key's receipt.
+pub fn key(hash: Hash16) -> Vec<u8> {
+    hashed(b'K', hash)
+}
+
+/// Key of a resource's last effect.
+pub fn resource(hash: Hash16) -> Vec<u8> {
+    hashed(b'r', hash)
+}
+
+/// Key of a dead letter.
+pub fn letter(letter: u64) -> Vec<u8> {
+    numbered(b'D', letter)
+}
+
+/// Beginning of the keys of a family's entries.
+pub fn family(family: &FamilyName) -> Vec<u8> {
+    named(b'F', family.as_str())
+}
+
+/// Key of an entry.
+pub fn entry(name: &FamilyName, entry: &str) -> Vec<u8> {
+    let mut key = family(name);
+    key.extend_from_slice(entry.as_bytes());
+    key
+}
+
+/// Key of one part of the snapshot.
+pub fn snapshot(part: u64) -> Vec<u8> {
+    numbered(b'S', part)
+}
+
+/// Beginning of the buckets of one value.
+pub fn postings(dimension: Dimension, value: Hash16) -> Vec<u8> {
+    let mut key = Vec::with_capacity(26);
+    key.extend_from_slice(&[b'x', dimension.byte()]);
+    key.extend_from_slice(&value.0);
+    key
+}
+
+/// The bucket that a number is in, and its place there.
+pub fn posting(dimension: Dimension, value: Hash16, number: u64) -> (Vec<u8>, u8) {
+    let mut key = postings(dimension, value);
+    key.extend_from_slice(&(number >> 8).to_be_bytes());
+    (key, (number & 0xff) as u8)
+}
+
+/// The value that receipts of a status are listed under.
+pub fn status_hash(status: Status) -> Hash16 {
+    Hash16::of(&[status.as_str().as_bytes()])
+}
+
+/// The value that things with this text are listed under.
+pub fn text_hash(text: &str) -> Hash16 {
+    Hash16::of(&[text.as_bytes()])
+}
+
+/// Where the records of one block that follow each other in a topic lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// When the block was written.
+    pub at_ms: i64,
+    /// Which block.
+    pub seq: u64,
+    /// The records, in order.
+    pub spans: Vec<Span>,
+}
+
+impl Run {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(16 + self.spans.len() * 5);
+        put_i64(&mut out, self.at_ms);
+        put_u64(&mut out, self.seq);
+        put_u64(&mut out, self.spans.len() as u64);
+        let mut last = 0;
+        for span in &self.spans {
+            put_u64(&mut out, u64::from(span.at - last));
+            put_u64(&mut out, u64::from(span.len));
+            last = span.at;
+        }
+        out
+    }
+
+    /// Reads its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, 0);
+        let (at_ms, seq, count) = (reader.i64()?, reader.u64()?, reader.count()?);
+        let mut last = 0_u32;
+        let mut spans = Vec::with_capacity(count);
+        for _ in 0..count {
+            last = last
+                .checked_add(reader.u32()?)
+                .ok_or(Malformed("a place beyond 4 GiB"))?;
+            spans.push(Span {
+                at: last,
+                len: reader.u32()?,
+            });
+        }
+        reader.end()?;
+        Ok(Run { at_ms, seq, spans })
+    }
+}
+
+/// The receipt that an action or a key resolves to, and the digest it holds for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resolution {
+    /// Which receipt.
+    pub ordinal: u64,
+    /// Digest of the request or the parameters.
+    pub digest: Digest,
+}
+
+impl Resolution {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(40);
+        put_u64(&mut out, self.ordinal);
+        out.extend_from_slice(self.digest.as_bytes());
+        out
+    }
+
+    /// Reads its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, 0);
+        let found = Resolution {
+            ordinal: reader.u64()?,
+            digest: Digest::from_bytes(reader.array()?),
+        };
+        reader.end()?;
+        Ok(found)
+    }
+}
+
+/// Where a payload lies, and what it is sealed under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// The sealing epoch; `None` for bytes in clear.
+    pub epoch: Option<u32>,
+    /// Where it lies.
+    pub place: Place,
+}
+
+impl Stored {
+    /// Where a written payload lies.
+    pub fn of(seq: u64, payload: &Payload) -> Self {
+        Stored {
+            epoch: payload.epoch,
+            place: Place {
+                seq,
+                span: payload.blob.span(),
+            },
+        }
+    }
+
+    /// Writes it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.epoch.map_or(0, |epoch| u64::from(epoch) + 1));
+        self.place.encode(out);
+    }
+
+    /// Reads it.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let epoch = match reader.u64()? {
+            0 => None,
+            more => Some(u32::try_from(more - 1).map_err(|_| Malformed("an epoch beyond 32 bits"))?),
+        };
+        Ok(Stored {
+            epoch,
+            place: Place::decode(reader)?,
+        })
+    }
+}
+
+/// Where a dead letter lies. Detail and payload move when they are sealed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LetterAt {
+    /// When it was set aside.
+    pub at_ms: i64,
+    /// Its record.
+    pub record: Place,
+    /// Its detail.
+    pub detail: Stored,
+    /// Its payload.
+    pub payload: Stored,
+}
+
+impl LetterAt {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(48);
+        put_i64(&mut out, self.at_ms);
+        self.record.encode(&mut out);
+        self.detail.encode(&mut out);
+        self.payload.encode(&mut out);
+        out
+    }
+
+    /// Reads its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, 0);
+        let letter = LetterAt {
+            at_ms: reader.i64()?,
+            record: Place::decode(&mut reader)?,
+            detail: Stored::decode(&mut reader)?,
+            payload: Stored::decode(&mut reader)?,
+        };
+        reader.end()?;
+        Ok(letter)
+    }
+}
+
+/// An entry's version, and where its value lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryAt {
+    /// Its version.
+    pub version: u64,
+    /// Its value.
+    pub value: Stored,
+}
+
+impl EntryAt {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        put_u64(&mut out, self.version);
+        self.value.encode(&mut out);
+        out
+    }
+
+    /// Reads its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, 0);
+        let entry = EntryAt {
+            version: reader.u64()?,
+            value: Stored::decode(&mut reader)?,
+        };
+        reader.end()?;
+        Ok(entry)
+    }
+}
+
+/// A receipt's ordinal, and the hash of its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiptAt {
+    /// Its place among all receipts.
+    pub ordinal: u64,
+    /// Hash of its body.
+    pub body: Hash16,
+}
+
+impl ReceiptAt {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        put_u64(&mut out, self.ordinal);
+        out.extend_from_slice(&self.body.0);
+        out
+    }
+
+    /// Reads its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, 0);
+        let receipt = ReceiptAt {
+            ordinal: reader.u64()?,
+            body: Hash16(reader.array()?),
+        };
+        reader.end()?;
+        Ok(receipt)
+    }
+}
+
+/// How far the index has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The last block that it holds.
+    pub seq: u64,
+    /// That block's checksum.
+    pub checksum: u32,
+}
+
+impl Checkpoint {
+    /// Its bytes, which have a checksum of their own.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_str(&mut out, "effectd index 1");
+        put_u64(&mut out, self.seq);
+        out.extend_from_slice(&self.checksum.to_be_bytes());
+        let own = crc32fast::hash(&out);
+        out.extend_from_slice(&own.to_be_bytes());
+        out
+    }
+
+    /// Reads its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let own = bytes
+            .len()
+            .checked_sub(4)
+            .ok_or(Malformed("a checkpoint that is too short"))?;
+        if crc32fast::hash(&bytes[..own]).to_be_bytes() != bytes[own..] {
+            return Err(Malformed("a checkpoint whose checksum does not fit"));
+        }
+        let mut reader = Reader::new(&bytes[..own], 0);
+        if reader.text()? != "effectd index 1" {
+            return Err(Malformed("an index of another format"));
+        }
+        let checkpoint = Checkpoint {
+            seq: reader.u64()?,
+            checksum: u32::from_be_bytes(reader.array()?),
+        };
+        reader.end()?;
+        Ok(checkpoint)
+    }
+}

@@ -1,0 +1,99 @@
+//! Names of topics, groups, families and resources: short, so that they can be keys, labels and file names.
+
+use std::fmt;
+
+use effectd_contracts::Topic;
+
+use crate::error::StoreError;
+use crate::limits::{NAME_BYTES_MAX, RESOURCE_BYTES_MAX};
+
+fn check(what: &'static str, text: &str) -> Result<(), StoreError> {
+    if text.len() > NAME_BYTES_MAX {
+        return Err(StoreError::TooLarge {
+            what,
+            size: text.len(),
+            max: NAME_BYTES_MAX,
+        });
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if text.is_empty() || text.starts_with('.') || !text.chars().all(plain) {
+        return Err(StoreError::Invalid(format!(
+            "{what} must be letters, digits, '_', '-' or '.', and not begin with '.'"
+        )));
+    }
+    Ok(())
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// Checks the text and takes it.
+            pub fn new(text: &str) -> Result<Self, StoreError> {
+                check($what, text)?;
+                Ok(Self(text.into()))
+            }
+
+            /// The text itself.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name!(
+    /// Names an ordered stream of events: `ACTION_DECISION`.
+    TopicName, "topic"
+);
+name!(
+    /// Names consumers that share the work of one topic: `pipeline`.
+    GroupName, "group"
+);
+name!(
+    /// Names a small set of entries under compare-and-swap: `holds`.
+    FamilyName, "family"
+);
+
+impl From<Topic> for TopicName {
+    fn from(topic: Topic) -> Self {
+        Self(topic.as_str().into())
+    }
+}
+
+/// Names what an effect changes: `file:shared:household/notes/w36.txt`. Actions on one resource run one after another.
+/// Only its digest is stored, since a path can say too much.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceName(String);
+
+impl ResourceName {
+    /// Checks the text and takes it.
+    pub fn new(text: impl Into<String>) -> Result<Self, StoreError> {
+        let text = text.into();
+        if text.is_empty() {
+            return Err(StoreError::Invalid("resource must not be empty".into()));
+        }
+        if text.len() > RESOURCE_BYTES_MAX {
+            return Err(StoreError::TooLarge {
+                what: "resource",
+                size: text.len(),
+                max: RESOURCE_BYTES_MAX,
+            });
+        }
+        Ok(Self(text))
+    }
+
+    /// The text itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}

@@ -1,0 +1,176 @@
+//! What the Store counts, as plain numbers and as Prometheus metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus::core::Collector;
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry};
+
+/// Metric: syncs of the journal.
+pub const SYNCS_TOTAL: &str = "effectd_store_syncs_total";
+/// Metric: blocks written to the journal.
+pub const BLOCKS_TOTAL: &str = "effectd_store_blocks_total";
+/// Metric: records written to the journal.
+pub const RECORDS_TOTAL: &str = "effectd_store_records_total";
+/// Metric: bytes written to the journal.
+pub const JOURNAL_BYTES_TOTAL: &str = "effectd_store_journal_bytes_total";
+/// Metric: operations that were answered.
+pub const OPERATIONS_TOTAL: &str = "effectd_store_operations_total";
+/// Metric: operations refused because the queue was full.
+pub const OVERLOADED_TOTAL: &str = "effectd_store_overloaded_total";
+/// Metric: times the store was reopened after an error of the disk.
+pub const REOPENS_TOTAL: &str = "effectd_store_reopens_total";
+/// Metric: operations that wait in front of the writer.
+pub const QUEUE_OPERATIONS: &str = "effectd_store_queue_operations";
+/// Metric: blocks that are durable but not yet in the index.
+pub const INDEX_LAG_BLOCKS: &str = "effectd_store_index_lag_blocks";
+/// Metric: operations per block.
+pub const BATCH_OPERATIONS: &str = "effectd_store_batch_operations";
+/// Metric: how long an operation waited until it was durable.
+pub const WAIT_SECONDS: &str = "effectd_store_wait_seconds";
+/// Metric: how long one sync took.
+pub const SYNC_SECONDS: &str = "effectd_store_sync_seconds";
+
+/// The Store's counters at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Syncs of the journal.
+    pub syncs: u64,
+    /// Blocks written to the journal.
+    pub blocks: u64,
+    /// Records written to the journal.
+    pub records: u64,
+    /// Bytes written to the journal.
+    pub journal_bytes: u64,
+    /// Operations that were answered.
+    pub operations: u64,
+    /// Operations refused because the queue was full.
+    pub overloaded: u64,
+    /// Times the store was reopened after an error of the disk.
+    pub reopens: u64,
+    /// Operations that wait in front of the writer.
+    pub queued: u64,
+    /// Blocks that are durable but not yet in the index.
+    pub index_lag_blocks: u64,
+    /// Operations in the block that was written last.
+    pub batch_last: u64,
+    /// Operations in the largest block so far.
+    pub batch_max: u64,
+    /// Claims without an outcome.
+    pub intents_open: u64,
+}
+
+/// The live counters, shared by the writer, the indexer and whoever asks.
+pub(crate) struct Meters {
+    pub(crate) syncs: IntCounter,
+    pub(crate) blocks: IntCounter,
+    pub(crate) records: IntCounter,
+    pub(crate) journal_bytes: IntCounter,
+    pub(crate) operations: IntCounter,
+    pub(crate) overloaded: IntCounter,
+    pub(crate) reopens: IntCounter,
+    pub(crate) queued: IntGauge,
+    pub(crate) index_lag: IntGauge,
+    pub(crate) batch: Histogram,
+    pub(crate) wait: Histogram,
+    pub(crate) sync: Histogram,
+    pub(crate) batch_last: AtomicU64,
+    pub(crate) batch_max: AtomicU64,
+    pub(crate) intents_open: AtomicU64,
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "names, help texts and buckets are constants of this file, checked by its test"
+)]
+impl Meters {
+    pub(crate) fn new() -> Self {
+        let counter = |name: &str, help: &str| IntCounter::new(name, help).expect("a valid constant");
+        let gauge = |name: &str, help: &str| IntGauge::new(name, help).expect("a valid constant");
+        let histogram = |name: &str, help: &str, first: f64, factor: f64, count: usize| {
+            let buckets = prometheus::exponential_buckets(first, factor, count).expect("valid constants");
+            Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets)).expect("a valid constant")
+        };
+        Meters {
+            syncs: counter(SYNCS_TOTAL, "Syncs of the journal"),
+            blocks: counter(BLOCKS_TOTAL, "Blocks written to the journal"),
+            records: counter(RECORDS_TOTAL, "Records written to the journal"),
+            journal_bytes: counter(JOURNAL_BYTES_TOTAL, "Bytes written to the journal"),
+            operations: counter(OPERATIONS_TOTAL, "Operations that were answered"),
+            overloaded: counter(OVERLOADED_TOTAL, "Operations refused because the queue was full"),
+            reopens: counter(
+                REOPENS_TOTAL,
+                "Times the store was reopened after an error of the disk",
+            ),
+            queued: gauge(QUEUE_OPERATIONS, "Operations that wait in front of the writer"),
+            index_lag: gauge(
+                INDEX_LAG_BLOCKS,
+                "Blocks that are durable but not yet in the index",
+            ),
+            batch: histogram(BATCH_OPERATIONS, "Operations per block", 1.0, 2.0, 11),
+            wait: histogram(
+                WAIT_SECONDS,
+                "Time until an operation was durable",
+                0.000_05,
+                2.0,
+                18,
+            ),
+            sync: histogram(SYNC_SECONDS, "Time of one sync of the journal", 0.000_02, 2.0, 18),
+            batch_last: AtomicU64::new(0),
+            batch_max: AtomicU64::new(0),
+            intents_open: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn read(&self) -> Stats {
+        let of = |gauge: &IntGauge| u64::try_from(gauge.get()).unwrap_or(0);
+        Stats {
+            syncs: self.syncs.get(),
+            blocks: self.blocks.get(),
+            records: self.records.get(),
+            journal_bytes: self.journal_bytes.get(),
+            operations: self.operations.get(),
+            overloaded: self.overloaded.get(),
+            reopens: self.reopens.get(),
+            queued: of(&self.queued),
+            index_lag_blocks: of(&self.index_lag),
+            batch_last: self.batch_last.load(Ordering::Relaxed),
+            batch_max: self.batch_max.load(Ordering::Relaxed),
+            intents_open: self.intents_open.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        let all: [Box<dyn Collector>; 12] = [
+            Box::new(self.syncs.clone()),
+            Box::new(self.blocks.clone()),
+            Box::new(self.records.clone()),
+            Box::new(self.journal_bytes.clone()),
+            Box::new(self.operations.clone()),
+            Box::new(self.overloaded.clone()),
+            Box::new(self.reopens.clone()),
+            Box::new(self.queued.clone()),
+            Box::new(self.index_lag.clone()),
+            Box::new(self.batch.clone()),
+            Box::new(self.wait.clone()),
+            Box::new(self.sync.clone()),
+        ];
+        all.into_iter()
+            .try_for_each(|collector| registry.register(collector))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_metric_registers_once() {
+        let registry = Registry::new();
+        let meters = Meters::new();
+        meters.register(&registry).unwrap();
+        meters.syncs.inc();
+        assert_eq!(registry.gather().len(), 12);
+        assert_eq!(meters.read().syncs, 1);
+    }
+}

@@ -1,0 +1,70 @@
+//! Dead letters: what could not be done, kept for a human.
+
+use effectd_contracts::{ActionId, ReceiptId, Timestamp};
+
+use crate::names::{GroupName, TopicName};
+use crate::types::events::Body;
+
+/// A dead letter that goes with a completion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewLetter {
+    /// The topic whose decision it was.
+    pub topic: TopicName,
+    /// A stable word for the cause: `outcome_unknown`.
+    pub code: String,
+    /// Why, for people. Stored sealed.
+    pub detail: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// The original request, so that it can be tried again. Stored sealed.
+    pub payload: Vec<u8>,
+}
+
+/// Where a dead letter comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LetterOrigin {
+    /// A completion that failed for good.
+    Completion {
+        /// The failing receipt.
+        receipt_id: ReceiptId,
+    },
+    /// An event that a group gave up.
+    Delivery {
+        /// Which group.
+        group: GroupName,
+        /// Which event.
+        offset: u64,
+    },
+}
+
+/// A dead letter as it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLetter {
+    /// Its number, counted from 0.
+    pub letter: u64,
+    /// When it was set aside.
+    pub time: Timestamp,
+    /// The topic that it was on.
+    pub topic: TopicName,
+    /// Where it comes from.
+    pub origin: LetterOrigin,
+    /// The action that it is about, if that is known.
+    pub action_id: Option<ActionId>,
+    /// A stable word for the cause.
+    pub code: String,
+    /// Why, for people.
+    pub detail: Body,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// The original request or event body.
+    pub payload: Body,
+}
+
+/// Some of the dead letters.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LetterPage {
+    /// The letters, oldest first.
+    pub letters: Vec<StoredLetter>,
+    /// Where to go on; `None` when there are no more.
+    pub next: Option<u64>,
+}

@@ -1,0 +1,442 @@
+//! Sealed payloads: what may quote parameters lies on disk only under keys that can be destroyed.
+//!
+//! Every hour has an *epoch key* of its own, in a file of its own, wrapped by the *device key*. Payloads are sealed with
+//! a key derived from the epoch's. When all actions of an epoch have ended, its key file is overwritten and removed:
+//! from then on nobody, with the device key and every byte of state, can read what was sealed under it. Nothing else
+//! has to be rewritten for that, neither the journal nor its backups.
+
+pub(crate) mod keyring;
+
+pub use keyring::rotate_device_key;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use effectd_contracts::Timestamp;
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use crate::error::StoreError;
+use crate::limits::EPOCH_SECONDS;
+use keyring::Keyring;
+
+/// A key's bytes, wiped when dropped.
+pub(crate) type Key = Zeroizing<[u8; 32]>;
+
+const SEALED_VERSION: u8 = 1;
+const NONCE_BYTES: usize = 24;
+const SEALED_MARK: &[u8] = b"effectd sealed 1";
+const DATA_KEY_INFO: &[u8] = b"effectd data key 1";
+
+/// What became of the epochs that were to be closed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EpochReport {
+    /// Epochs whose keys are destroyed now.
+    pub closed: Vec<u32>,
+    /// Epochs that still have actions under way.
+    pub busy: Vec<u32>,
+    /// Entries and dead letters that were sealed again under the current epoch.
+    pub resealed: u64,
+}
+
+/// What is sealed. Bytes sealed as one kind do not open as another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An event's body.
+    Event,
+    /// An intent.
+    Intent,
+    /// A family entry's value.
+    Entry,
+    /// Why something is a dead letter, or was nacked.
+    Detail,
+    /// A dead letter's original.
+    Letter,
+}
+
+impl Kind {
+    fn byte(self) -> u8 {
+        match self {
+            Kind::Event => 1,
+            Kind::Intent => 2,
+            Kind::Entry => 3,
+            Kind::Detail => 4,
+            Kind::Letter => 5,
+        }
+    }
+}
+
+/// Bytes under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed {
+    /// The epoch whose key opens them.
+    pub epoch: u32,
+    /// Version, nonce, ciphertext and tag.
+    pub bytes: Vec<u8>,
+}
+
+/// Seals and opens.
+pub struct Vault {
+    keyring: Keyring,
+    ciphers: RwLock<BTreeMap<u32, XChaCha20Poly1305>>,
+}
+
+impl std::fmt::Debug for Vault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Vault")
+    }
+}
+
+impl Vault {
+    /// Keys that live and die with this process, for the memory engine.
+    pub fn in_memory() -> Self {
+        Vault {
+            keyring: Keyring::Memory,
+            ciphers: RwLock::default(),
+        }
+    }
+
+    /// Keys in a directory, made on first use. `accept_loss` starts anew when the device key is gone: what was sealed
+    /// before stays unreadable for ever.
+    pub fn open(directory: PathBuf, accept_loss: bool) -> Result<Self, StoreError> {
+        let (keyring, epochs) = Keyring::open(directory, accept_loss)?;
+        let ciphers = epochs.into_iter().map(|(epoch, key)| Ok((epoch, cipher(&key)?)));
+        Ok(Vault {
+            keyring,
+            ciphers: RwLock::new(ciphers.collect::<Result<_, StoreError>>()?),
+        })
+    }
+
+    /// The epoch of a moment.
+    pub fn epoch_of(time: Timestamp) -> u32 {
+        u32::try_from(time.as_second().div_euclid(EPOCH_SECONDS)).unwrap_or(0)
+    }
+
+    /// Epochs that have a key.
+    pub fn epochs(&self) -> Vec<u32> {
+        self.ciphers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .keys()
+            .copied()
+            .collect()
+    }
+
+    /// Seals bytes under the current epoch. `context` names what they belong to (an action's id), and they open only
+    /// there.
+    pub fn seal(
+        &self,
+        now: Timestamp,
+        kind: Kind,
+        context: &str,
+        bytes: &[u8],
+    ) -> Result<Sealed, StoreError> {
+        let wanted = Self::epoch_of(now);
+        {
+            let ciphers = self.ciphers.read().unwrap_or_else(PoisonError::into_inner);
+            // A clock that goes back does not reopen an older epoch.
+            if let Some((epoch, cipher)) = ciphers.last_key_value()
+                && *epoch >= wanted
+            {
+                return seal(cipher, *epoch, kind, context, bytes);
+            }
+        }
+        let mut ciphers = self.ciphers.write().unwrap_or_else(PoisonError::into_inner);
+        let current = ciphers
+            .last_key_value()
+            .map(|(epoch, _)| *epoch)
+            .filter(|epoch| *epoch >= wanted);
+        let epoch = current.unwrap_or(wanted);
+        if current.is_none() {
+            let key = self.keyring.create(epoch)?;
+            ciphers.insert(epoch, cipher(&key)?);
+        }
+        let cipher = ciphers.get(&epoch).ok_or(StoreError::Closed)?;
+        seal(cipher, epoch, kind, context, bytes)
+    }
+
+    /// Opens sealed bytes; `None` if the epoch's key is destroyed.
+    pub fn open_sealed(
+        &self,
+        epoch: u32,
+        kind: Kind,
+        context: &str,
+        bytes: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let ciphers = self.ciphers.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(cipher) = ciphers.get(&epoch) else {
+            return Ok(None);
+        };
+        let damaged = || StoreError::Damaged {
+            what: format!(
+                "a payload of epoch {epoch} does not open: it was changed, or moved from elsewhere"
+            ),
+            advice: "Run `effectd store check`.",
+        };
+        let (version, rest) = bytes.split_first().ok_or_else(damaged)?;
+        let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES).ok_or_else(damaged)?;
+        if *version != SEALED_VERSION {
+            return Err(damaged());
+        }
+        let nonce = XNonce::try_from(nonce).map_err(|_| damaged())?;
+        let bound = associated(epoch, kind, context);
+        cipher
+            .decrypt(
+                &nonce,
+                Payload {
+                    msg: sealed,
+                    aad: &bound,
+                },
+            )
+            .map(Some)
+            .map_err(|_| damaged())
+    }
+
+    /// Destroys an epoch's key, in memory and on disk. Doing it again is a no-op.
+    pub fn destroy(&self, epoch: u32) -> Result<(), StoreError> {
+        self.ciphers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&epoch);
+        self.keyring.destroy(epoch)
+    }
+}
+
+fn cipher(epoch_key: &Key) -> Result<XChaCha20Poly1305, StoreError> {
+    let mut data_key: Key = Zeroizing::new([0; 32]);
+    Hkdf::<Sha256>::new(None, epoch_key.as_slice())
+        .expand(DATA_KEY_INFO, data_key.as_mut_slice())
+        .map_err(|_| keyring::broken("a data key could not be derived".into()))?;
+    XChaCha20Poly1305::new_from_slice(data_key.as_slice())
+        .map_err(|_| keyring::broken("a data key has the wrong length".into()))
+}
+
+fn seal(
+    cipher: &XChaCha20Poly1305,
+    epoch: u32,
+    kind: Kind,
+    context: &str,
+    bytes: &[u8],
+) -> Result<Sealed, StoreError> {
+    let mut nonce = [0; NONCE_BYTES];
+    keyring::random(&mut nonce)?;
+    let bound = associated(epoch, kind, context);
+    let sealed = cipher
+        .encrypt(
+            &XNonce::from(nonce),
+            Payload {
+                msg: bytes,
+                aad: &bound,
+            },
+        )
+        .map_err(|_| keyring::broken("sealing failed".into()))?;
+    let mut out = Vec::with_capacity(1 + NONCE_BYTES + sealed.len());
+    out.push(SEALED_VERSION);
+    out.extend_from_slice(&nonce);
+    out.extend_from_slice(&sealed);
+    Ok(Sealed { epoch, bytes: out })
+}
+
+fn associated(epoch: u32, kind: Kind, context: &str) -> Vec<u8> {
+    let mut bound = SEALED_MARK.to_vec();
+    bound.push(kind.byte());
+    bound.extend_from_slice(&epoch.to_be_bytes());
+    bound.extend_from_slice(context.as_bytes());
+    bound
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn hour(hours: i64) -> Timestamp {
+        Timestamp::from_second(hours * EPOCH_SECONDS).unwrap()
+    }
+
+    #[test]
+    fn sealed_bytes_open_only_where_they_belong() {
+        let vault = Vault::in_memory();
+        let sealed = vault.seal(hour(5), Kind::Intent, "action-1", b"secret").unwrap();
+        assert_eq!(sealed.epoch, 5);
+        assert!(!sealed.bytes.windows(6).any(|window| window == b"secret"));
+        let open = |epoch, kind, context| vault.open_sealed(epoch, kind, context, &sealed.bytes);
+        assert_eq!(
+            open(5, Kind::Intent, "action-1").unwrap().as_deref(),
+            Some(&b"secret"[..])
+        );
+        assert!(open(5, Kind::Intent, "action-2").is_err());
+        assert!(open(5, Kind::Event, "action-1").is_err());
+        assert_eq!(open(6, Kind::Intent, "action-1"), Ok(None));
+        let mut changed = sealed.bytes.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        assert!(vault.open_sealed(5, Kind::Intent, "action-1", &changed).is_err());
+        for len in 0..sealed.bytes.len() {
+            assert!(
+                vault
+                    .open_sealed(5, Kind::Intent, "action-1", &sealed.bytes[..len])
+                    .is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_stays_in_the_newest_epoch() {
+        let vault = Vault::in_memory();
+        vault.seal(hour(9), Kind::Event, "a", b"x").unwrap();
+        assert_eq!(vault.seal(hour(3), Kind::Event, "a", b"x").unwrap().epoch, 9);
+    }
+
+    #[test]
+    fn keys_survive_and_are_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = dir.path().join("keys");
+        let sealed = Vault::open(keys.clone(), false)
+            .unwrap()
+            .seal(hour(1), Kind::Entry, "k", b"v")
+            .unwrap();
+        for file in [keys.join("device.key"), keys.join("epochs/1.key")] {
+            assert_eq!(
+                std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+                0o600,
+                "{file:?}"
+            );
+        }
+        for dir in [keys.clone(), keys.join("epochs")] {
+            assert_eq!(
+                std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777,
+                0o700,
+                "{dir:?}"
+            );
+        }
+        let again = Vault::open(keys, false).unwrap();
+        assert_eq!(
+            again
+                .open_sealed(1, Kind::Entry, "k", &sealed.bytes)
+                .unwrap()
+                .as_deref(),
+            Some(&b"v"[..])
+        );
+    }
+
+    #[test]
+    fn a_destroyed_epoch_stays_destroyed() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+        let old = vault.seal(hour(1), Kind::Entry, "k", b"v").unwrap();
+        let new = vault.seal(hour(2), Kind::Entry, "k", b"v").unwrap();
+        vault.destroy(1).unwrap();
+        vault.destroy(1).unwrap();
+        drop(vault);
+        let again = Vault::open(dir.path().to_owned(), false).unwrap();
+        assert_eq!(again.open_sealed(1, Kind::Entry, "k", &old.bytes), Ok(None));
+        assert!(
+            again
+                .open_sealed(2, Kind::Entry, "k", &new.bytes)
+                .unwrap()
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn a_lost_device_key_is_refused_until_the_loss_is_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let sealed = {
+            let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+            vault.seal(hour(1), Kind::Entry, "k", b"v").unwrap()
+        };
+        std::fs::remove_file(dir.path().join("device.key")).unwrap();
+        assert!(matches!(
+            Vault::open(dir.path().to_owned(), false),
+            Err(StoreError::Keys { .. })
+        ));
+        let anew = Vault::open(dir.path().to_owned(), true).unwrap();
+        assert_eq!(anew.open_sealed(1, Kind::Entry, "k", &sealed.bytes), Ok(None));
+        let fresh = anew.seal(hour(1), Kind::Entry, "k", b"w").unwrap();
+        assert!(
+            anew.open_sealed(fresh.epoch, Kind::Entry, "k", &fresh.bytes)
+                .unwrap()
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn another_device_key_does_not_open_the_epochs() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        drop(
+            Vault::open(dir.path().to_owned(), false)
+                .unwrap()
+                .seal(hour(1), Kind::Entry, "k", b"v")
+                .unwrap(),
+        );
+        drop(Vault::open(other.path().to_owned(), false).unwrap());
+        std::fs::copy(other.path().join("device.key"), dir.path().join("device.key")).unwrap();
+        assert!(matches!(
+            Vault::open(dir.path().to_owned(), false),
+            Err(StoreError::Keys { .. })
+        ));
+    }
+
+    #[test]
+    fn a_rotation_keeps_what_is_sealed_and_changes_the_device_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("device.key");
+        let sealed = Vault::open(dir.path().to_owned(), false)
+            .unwrap()
+            .seal(hour(1), Kind::Entry, "k", b"v")
+            .unwrap();
+        let before = std::fs::read(&device).unwrap();
+        rotate_device_key(dir.path()).unwrap();
+        assert_ne!(std::fs::read(&device).unwrap(), before);
+        let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+        assert!(
+            vault
+                .open_sealed(1, Kind::Entry, "k", &sealed.bytes)
+                .unwrap()
+                .is_some()
+        );
+        drop(vault);
+        // The old device key opens nothing any more.
+        std::fs::write(&device, before).unwrap();
+        assert!(matches!(
+            Vault::open(dir.path().to_owned(), false),
+            Err(StoreError::Keys { .. })
+        ));
+    }
+
+    #[test]
+    fn a_rotation_that_was_cut_off_is_finished_on_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+        let one = vault.seal(hour(1), Kind::Entry, "k", b"1").unwrap();
+        let two = vault.seal(hour(2), Kind::Entry, "k", b"2").unwrap();
+        drop(vault);
+        let old_two = std::fs::read(dir.path().join("epochs/2.key")).unwrap();
+        let old_device = std::fs::read(dir.path().join("device.key")).unwrap();
+        rotate_device_key(dir.path()).unwrap();
+        // As if the process had died after wrapping the first epoch anew.
+        std::fs::rename(dir.path().join("device.key"), dir.path().join("device.key.next")).unwrap();
+        std::fs::write(dir.path().join("device.key"), old_device).unwrap();
+        std::fs::write(dir.path().join("epochs/2.key"), old_two).unwrap();
+        let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+        assert!(
+            vault
+                .open_sealed(1, Kind::Entry, "k", &one.bytes)
+                .unwrap()
+                .is_some()
+        );
+        assert!(
+            vault
+                .open_sealed(2, Kind::Entry, "k", &two.bytes)
+                .unwrap()
+                .is_some()
+        );
+        assert!(!dir.path().join("device.key.next").exists());
+    }
+}

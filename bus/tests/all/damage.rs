@@ -1,0 +1,192 @@
+//! A store that is not what was written: found and said, never read by half.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::conformance::values::{claim, completion, event, group, put, sealed_event, topic};
+use effectd_bus::{
+    EmbeddedConfig, EventPage, Expect, GroupInfo, LetterPage, ReceiptPage, ReceiptQuery, Store, StoreError,
+    embedded,
+};
+use effectd_contracts::{Status, SystemClock};
+
+const FLIPS: u64 = 64;
+
+fn open(state: &Path) -> Result<effectd_bus::LocalStore, StoreError> {
+    embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock))
+}
+
+fn fill(state: &Path) {
+    let store = open(state).unwrap();
+    for n in 0..24 {
+        let body = vec![b'a' + (n % 26) as u8; if n == 7 { 60_000 } else { 900 }];
+        store
+            .publish(
+                &topic("t"),
+                vec![sealed_event(&n.to_string(), "a", &body), event(&format!("c{n}"))],
+            )
+            .wait()
+            .unwrap();
+        let of = claim(&format!("a{n}"), &format!("k{n}"), "p");
+        store
+            .commit(completion(
+                &of,
+                if n % 2 == 0 { Status::Ok } else { Status::Error },
+                None,
+            ))
+            .wait()
+            .unwrap();
+        store
+            .change(put("f", &n.to_string(), Expect::Any, "v"))
+            .wait()
+            .unwrap();
+    }
+    let leased = store
+        .lease(&topic("t"), &group("g"), 9, Duration::from_secs(60))
+        .wait()
+        .unwrap();
+    store.ack(leased.deliveries[0].lease_id).wait().unwrap();
+    store
+        .term(leased.deliveries[1].lease_id, "code", "why")
+        .wait()
+        .unwrap();
+    store.close().unwrap();
+}
+
+type Content = (
+    EventPage,
+    ReceiptPage,
+    Vec<GroupInfo>,
+    LetterPage,
+    Vec<(String, u64)>,
+);
+
+/// Everything there is.
+fn content(state: &Path) -> Result<Content, StoreError> {
+    let store = open(state)?;
+    let audited = store.audit().wait();
+    let events = store.read(&topic("t"), 0, 1_000)?;
+    let receipts = store.receipts(&ReceiptQuery {
+        limit: 1_000,
+        ..ReceiptQuery::default()
+    })?;
+    let groups = store.groups(&topic("t")).wait()?;
+    let letters = store.letters(None, 0, 1_000)?;
+    let entries = store
+        .entries(&effectd_bus::FamilyName::new("f")?, "", None, 1_000)?
+        .entries;
+    let entries = entries
+        .into_iter()
+        .map(|entry| (entry.key, entry.version))
+        .collect();
+    audited?;
+    store.close()?;
+    Ok((events, receipts, groups, letters, entries))
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
+    }
+}
+
+fn files(of: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(of).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, into);
+        } else if path.metadata().unwrap().len() > 0 {
+            into.push(path);
+        }
+    }
+    into.sort();
+}
+
+#[test]
+fn a_flipped_bit_is_found_or_does_no_harm() {
+    let original = tempfile::tempdir().unwrap();
+    fill(original.path());
+    let expected = content(original.path()).unwrap();
+    let mut found = 0;
+    for flip in 0..FLIPS {
+        let state = tempfile::tempdir().unwrap();
+        copy(original.path(), state.path());
+        let mut all = Vec::new();
+        files(state.path(), &mut all);
+        // Half of the flips go into the two databases, where almost all bytes are.
+        let path = match flip % 4 {
+            0 => state.path().join("journal/db"),
+            1 => state.path().join("index/db"),
+            _ => all[usize::try_from(flip / 4).unwrap() % all.len()].clone(),
+        };
+        let mut bytes = std::fs::read(&path).unwrap();
+        // Spread over the part of the file that is in use.
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let at = (flip.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16) as usize % used;
+        bytes[at] ^= 1 << (flip % 8);
+        std::fs::write(&path, bytes).unwrap();
+        match content(state.path()) {
+            Ok(content) => assert!(
+                content == expected,
+                "flip {flip} of {path:?} at {at} was read as something else"
+            ),
+            Err(StoreError::Damaged { .. } | StoreError::Keys { .. } | StoreError::Newer { .. }) => {
+                found += 1
+            }
+            Err(other) => panic!("flip {flip} of {path:?} at {at}: {other}"),
+        }
+    }
+    assert!(found > 0, "no flip was found at all");
+}
+
+#[test]
+fn a_journal_that_was_cut_off_is_found() {
+    let original = tempfile::tempdir().unwrap();
+    fill(original.path());
+    for part in [0, 1, 3, 5, 7] {
+        let state = tempfile::tempdir().unwrap();
+        copy(original.path(), state.path());
+        let path = state.path().join("journal/db");
+        let bytes = std::fs::read(&path).unwrap();
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        std::fs::write(&path, &bytes[..used * part / 8]).unwrap();
+        let error = content(state.path()).expect_err("half a journal is no journal");
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_journal_from_a_backup_under_a_newer_index_is_found() {
+    let state = tempfile::tempdir().unwrap();
+    fill(state.path());
+    let older = tempfile::tempdir().unwrap();
+    copy(&state.path().join("journal"), older.path());
+    let store = open(state.path()).unwrap();
+    store.publish(&topic("t"), vec![event("newer")]).wait().unwrap();
+    store.close().unwrap();
+    drop(store);
+    std::fs::remove_dir_all(state.path().join("journal")).unwrap();
+    copy(older.path(), &state.path().join("journal"));
+    let error = open(state.path()).err();
+    assert!(matches!(error, Some(StoreError::Damaged { .. })), "{error:?}");
+}
+
+#[test]
+fn a_lost_or_damaged_index_is_made_anew_from_the_journal() {
+    let state = tempfile::tempdir().unwrap();
+    fill(state.path());
+    let expected = content(state.path()).unwrap();
+    std::fs::remove_dir_all(state.path().join("index")).unwrap();
+    assert!(content(state.path()).unwrap() == expected);
+    let conf = state.path().join("index/conf");
+    std::fs::write(&conf, b"nonsense that is longer than eight bytes").unwrap();
+    assert!(content(state.path()).unwrap() == expected);
+}

@@ -1,0 +1,112 @@
+//! A full disk: typed errors, no new work, and everything again when there is room.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use effectd_bus::conformance::values::{claim, completion, sealed_event, topic};
+use effectd_bus::{ClaimAnswer, EmbeddedConfig, Store, StoreError, embedded};
+use effectd_contracts::{Status, SystemClock};
+
+use crate::mounts::{Mount, is_root};
+
+/// Takes all but `left` bytes of the disk, until it is dropped.
+struct Ballast(std::path::PathBuf);
+
+impl Ballast {
+    fn all_but(disk: &Path, left: u64) -> Self {
+        let stat = nix::sys::statvfs::statvfs(disk).unwrap();
+        let free = stat.blocks_available() * stat.fragment_size();
+        let path = disk.join("ballast");
+        let size = usize::try_from(free.saturating_sub(left)).unwrap();
+        std::fs::write(&path, vec![0; size]).unwrap();
+        Ballast(path)
+    }
+}
+
+impl Drop for Ballast {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+}
+
+fn publish(store: &dyn Store, id: &str) -> Result<u64, StoreError> {
+    let event = sealed_event(id, "a", &[7; 20_000]);
+    store
+        .publish(&topic("t"), vec![event])
+        .wait()
+        .map(|published| published[0].offset)
+}
+
+#[test]
+fn a_disk_that_is_really_full_gives_typed_errors_and_recovers() {
+    if !is_root("disk_full::a_disk_that_is_really_full_gives_typed_errors_and_recovers") {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let disk = Mount::tmpfs(scratch.path().join("disk"), 64);
+    let config = EmbeddedConfig {
+        disk_free_bytes_min: 0,
+        ..EmbeddedConfig::new(disk.path().join("state"))
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
+    let mut answered = Vec::new();
+    for round in 0..3 {
+        for n in 0..5 {
+            let id = format!("{round}-{n}");
+            answered.push((publish(&store, &id).unwrap(), id));
+        }
+        let ballast = Ballast::all_but(disk.path(), 200_000);
+        let mut refused = 0;
+        for n in 0..200 {
+            let id = format!("{round}-full-{n}");
+            match publish(&store, &id) {
+                Ok(offset) => answered.push((offset, id)),
+                Err(StoreError::Full | StoreError::Unavailable { .. }) => refused += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert!(refused > 0, "200 events of 20 kB do not fit into 200 kB");
+        drop(ballast);
+    }
+    let end = publish(&store, "at last").unwrap();
+    assert!(store.stats().reopens > 0);
+    for (offset, id) in &answered {
+        let event = &store.read(&topic("t"), *offset, 1).unwrap().events[0];
+        assert_eq!(event.event_id.as_str(), id);
+        assert_eq!(event.body.bytes(), Some(&[7; 20_000][..]));
+    }
+    assert!(end >= answered.len() as u64);
+    store.audit().wait().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun() {
+    if !is_root("disk_full::a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun") {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let disk = Mount::tmpfs(scratch.path().join("disk"), 64);
+    let reserve = 24 << 20;
+    let config = EmbeddedConfig {
+        disk_free_bytes_min: reserve,
+        ..EmbeddedConfig::new(disk.path().join("state"))
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
+    let mine = claim("a", "k", "p");
+    let ClaimAnswer::New { fence } = store.claim(mine.clone()).wait().unwrap() else {
+        panic!()
+    };
+    let ballast = Ballast::all_but(disk.path(), reserve - 4_096);
+    assert_eq!(publish(&store, "1"), Err(StoreError::Full));
+    assert_eq!(store.claim(claim("b", "kb", "p")).wait(), Err(StoreError::Full));
+    assert!(StoreError::Full.may_retry());
+    store
+        .commit(completion(&mine, Status::Ok, Some(fence)))
+        .wait()
+        .unwrap();
+    drop(ballast);
+    publish(&store, "1").unwrap();
+    assert_eq!(store.stats().reopens, 0);
+    store.close().unwrap();
+}

@@ -1,0 +1,83 @@
+//! File systems made for one test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Says that a test needs root, in the words that CI looks for.
+pub(crate) fn is_root(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("NOT RUN (needs root): {test}");
+    }
+    root
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?} failed: {said}");
+}
+
+/// A mount that is gone when it is dropped.
+pub(crate) struct Mount {
+    path: PathBuf,
+}
+
+impl Mount {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn at(path: PathBuf, arguments: &[&str]) -> Self {
+        std::fs::create_dir_all(&path).unwrap();
+        let target = path.to_str().unwrap().to_owned();
+        run("mount", &[arguments, &[&target]].concat());
+        Mount { path }
+    }
+
+    /// A small disk in memory.
+    pub(crate) fn tmpfs(path: PathBuf, megabytes: u32) -> Self {
+        Mount::at(
+            path,
+            &["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"],
+        )
+    }
+
+    /// A file system inside a file.
+    pub(crate) fn image(image: &Path, path: PathBuf) -> Self {
+        Mount::at(path, &["-o", "loop", image.to_str().unwrap()])
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).output();
+    }
+}
+
+/// Makes an ext4 file system, with its journal, inside a file.
+pub(crate) fn make_ext4(image: &Path, megabytes: u64) {
+    let file = std::fs::File::create(image).unwrap();
+    file.set_len(megabytes << 20).unwrap();
+    run(
+        "mkfs.ext4",
+        &[
+            "-q",
+            "-F",
+            "-E",
+            "lazy_itable_init=0,lazy_journal_init=0",
+            image.to_str().unwrap(),
+        ],
+    );
+}
+
+/// Copies an image as it is at this moment.
+pub(crate) fn copy_image(from: &Path, to: &Path) {
+    run(
+        "cp",
+        &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()],
+    );
+}

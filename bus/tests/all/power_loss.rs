@@ -1,0 +1,91 @@
+//! Power loss, as far as a machine that stays on can show it.
+//!
+//! The store lies on an ext4 file system on a loop device. While a child works on it, the child is stopped, and the
+//! file behind the device is copied: the copy holds exactly what had reached the device, and nothing that was still in
+//! the page cache of the file system. The copy is mounted, its journal recovered, and everything that had been answered
+//! by then must be in it. The same with the `fdatasync` taken out must fail, or the test would prove nothing.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use crate::child::{Order, Worker};
+use crate::mounts::{Mount, copy_image, is_root, make_ext4};
+use crate::witness::Witness;
+
+const ROUNDS: u32 = 50;
+const CUTS_PER_DISK: u32 = 10;
+
+/// Works on a fresh disk, cuts the power several times, and gives how many of the cuts lost something.
+fn cuts(scratch: &Path, cuts: u32, lines_between: u32, no_sync: bool) -> u32 {
+    let image = scratch.join("disk.img");
+    let copy = scratch.join("copy.img");
+    make_ext4(&image, 192);
+    let disk = Mount::image(&image, scratch.join("disk"));
+    let worker = Worker::start(
+        &disk.path().join("state"),
+        &Order {
+            no_sync,
+            ..Order::default()
+        },
+    );
+    let mut witness = Witness::default();
+    let mut lost = 0;
+    for cut in 0..cuts {
+        for _ in 0..lines_between + 13 * cut {
+            witness.hear(&worker.line().expect("the child is alive"));
+        }
+        worker.signal(Signal::SIGSTOP);
+        worker.said().iter().for_each(|line| witness.hear(line));
+        copy_image(&image, &copy);
+        worker.signal(Signal::SIGCONT);
+        let after = Mount::image(&copy, scratch.join("after"));
+        let state = after.path().join("state");
+        let outcome = std::panic::catch_unwind(|| witness.clone().check(&state));
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                lost += 1;
+                eprintln!("cut {cut}: {error}");
+            }
+            Err(_) => lost += 1,
+        }
+    }
+    worker.kill();
+    lost
+}
+
+fn scratch() -> tempfile::TempDir {
+    // In memory, where it is quick; what matters is the loop device between the file system and the file.
+    tempfile::Builder::new()
+        .prefix("effectd-power")
+        .tempdir_in("/dev/shm")
+        .unwrap()
+}
+
+#[test]
+fn nothing_answered_is_lost_when_the_power_fails() {
+    if !is_root("power_loss::nothing_answered_is_lost_when_the_power_fails") {
+        return;
+    }
+    for disk in 0..ROUNDS / CUTS_PER_DISK {
+        let scratch = scratch();
+        assert_eq!(
+            cuts(scratch.path(), CUTS_PER_DISK, 3 + 17 * disk, false),
+            0,
+            "disk {disk}"
+        );
+    }
+}
+
+#[test]
+fn without_the_sync_a_power_failure_loses_what_was_answered() {
+    if !is_root("power_loss::without_the_sync_a_power_failure_loses_what_was_answered") {
+        return;
+    }
+    let scratch = scratch();
+    assert!(
+        cuts(scratch.path(), 3, 40, true) > 0,
+        "the simulation does not show what it is meant to show"
+    );
+}

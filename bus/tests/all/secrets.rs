@@ -1,0 +1,255 @@
+//! No sensitive field is ever on disk in clear, and a closed epoch cannot be read by anyone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::conformance::values::{
+    claim, completion, event, family, group, put, resource, sealed_event, topic,
+};
+use effectd_bus::vault::{Kind, Vault};
+use effectd_bus::{
+    Admission, Body, Change, EmbeddedConfig, EntryChange, Expect, NewBody, NewLetter, Store, Swap, embedded,
+};
+use effectd_contracts::{Clock, ManualClock, Status, Timestamp};
+
+use crate::child::{Order, Worker};
+
+/// One canary per sensitive field; the last one is planted in clear, to show that the scan finds what is there.
+const CANARIES: [&str; 8] = [
+    "canary-event-body",
+    "canary-decision-body",
+    "canary-intent",
+    "canary-nack-detail",
+    "canary-term-detail",
+    "canary-letter-payload",
+    "canary-hold-value",
+    "canary-resource",
+];
+const CONTROL: &str = "canary-in-clear";
+
+fn files(of: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(of).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, into)
+        } else {
+            into.push(path)
+        }
+    }
+}
+
+/// Which files hold the text, as it is, in UTF-16, in hex or in base64.
+fn found(state: &Path, text: &str) -> Vec<PathBuf> {
+    let utf16: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let hex = effectd_contracts::digest::hex(text.as_bytes()).into_bytes();
+    let needles = [text.as_bytes().to_vec(), utf16, hex];
+    let mut all = Vec::new();
+    files(state, &mut all);
+    all.retain(|path| {
+        let bytes = std::fs::read(path).unwrap();
+        needles.iter().any(|needle| {
+            bytes
+                .windows(needle.len())
+                .any(|window| window == needle.as_slice())
+        })
+    });
+    all
+}
+
+fn scan(state: &Path, when: &str) {
+    for canary in CANARIES {
+        assert_eq!(found(state, canary), Vec::<PathBuf>::new(), "{canary}, {when}");
+    }
+    assert!(
+        !found(state, CONTROL).is_empty(),
+        "the scan finds what is in clear, {when}"
+    );
+}
+
+fn open(state: &Path, clock: &Arc<ManualClock>) -> effectd_bus::LocalStore {
+    embedded::open(EmbeddedConfig::new(state), clock.clone()).unwrap()
+}
+
+fn plant(store: &dyn Store) {
+    let (t, g) = (topic("t"), group("g"));
+    let mut control = event("control");
+    control.body = NewBody::Clear(CONTROL.as_bytes().to_vec());
+    let events = vec![
+        sealed_event("1", "a", CANARIES[0].as_bytes()),
+        event("2"),
+        event("3"),
+        control,
+    ];
+    store.publish(&t, events).wait().unwrap();
+    let leased = store
+        .lease(&t, &g, 9, Duration::from_secs(60))
+        .wait()
+        .unwrap()
+        .deliveries;
+    store
+        .nack(leased[1].lease_id, Duration::ZERO, CANARIES[3])
+        .wait()
+        .unwrap();
+    store
+        .term(leased[2].lease_id, "code", CANARIES[4])
+        .wait()
+        .unwrap();
+    let mut claim = claim("act", "k", "p");
+    claim.intent = CANARIES[2].as_bytes().to_vec();
+    claim.resources = vec![resource(CANARIES[7])];
+    let admission = Admission {
+        topic: topic("ACTION_DECISION"),
+        group: g,
+        ttl: Duration::from_secs(60),
+        event: sealed_event("decision", "act", CANARIES[1].as_bytes()),
+        claim,
+    };
+    store.admit(admission).wait().unwrap();
+    let mut failed = completion(&other(), Status::Error, None);
+    failed.letter = Some(NewLetter {
+        topic: topic("ACTION_DECISION"),
+        code: "code".into(),
+        detail: CANARIES[4].into(),
+        attempts: 1,
+        payload: CANARIES[5].as_bytes().to_vec(),
+    });
+    store.commit(failed).wait().unwrap();
+    hold(store, CANARIES[6]);
+}
+
+fn other() -> effectd_bus::Claim {
+    claim("other", "other", "p")
+}
+
+fn hold(store: &dyn Store, value: &str) {
+    let change = EntryChange::Put(NewBody::Sealed(value.as_bytes().to_vec()));
+    let swap = Swap {
+        family: family("holds"),
+        key: "h".into(),
+        expect: Expect::Any,
+        change,
+    };
+    store
+        .change(Change {
+            swaps: vec![swap],
+            ..Change::default()
+        })
+        .wait()
+        .unwrap();
+}
+
+#[test]
+fn no_sensitive_field_is_on_disk_in_clear() {
+    let state = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+    let store = open(state.path(), &clock);
+    plant(&store);
+    scan(state.path(), "while it is open");
+    store.close().unwrap();
+    drop(store);
+    scan(state.path(), "after it was closed");
+    let store = open(state.path(), &clock);
+    clock.advance(Duration::from_secs(7_200));
+    store.close_epochs(clock.now()).wait().unwrap();
+    store.change(put("f", "k", Expect::Any, "v")).wait().unwrap();
+    store.close().unwrap();
+    scan(state.path(), "after it was sealed again");
+    // The scan is not empty-handed because the values are gone.
+    let store = open(state.path(), &clock);
+    let entry = store.entry(&family("holds"), "h").unwrap().unwrap();
+    assert_eq!(entry.value, Body::Opened(CANARIES[6].as_bytes().to_vec()));
+}
+
+#[test]
+fn nothing_sensitive_is_left_in_clear_by_a_crash() {
+    let state = tempfile::tempdir().unwrap();
+    for round in 0..5 {
+        let worker = Worker::start(
+            state.path(),
+            &Order {
+                round,
+                ..Order::default()
+            },
+        );
+        while !worker
+            .line()
+            .expect("the child is alive")
+            .starts_with("committed")
+        {}
+        worker.kill();
+        // What the child seals: the bodies of its events and the requests of its decisions.
+        for secret in ["xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "the request", "intent of "] {
+            assert_eq!(found(state.path(), secret), Vec::<PathBuf>::new(), "{secret}");
+        }
+        assert!(
+            !found(state.path(), "receipt-").is_empty(),
+            "receipts are in clear"
+        );
+    }
+}
+
+#[test]
+fn after_an_epoch_is_closed_all_bytes_and_the_device_key_cannot_open_it() {
+    let state = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+    let epoch = Vault::epoch_of(clock.now());
+    let store = open(state.path(), &clock);
+    let (t, g) = (topic("t"), group("g"));
+    store
+        .publish(&t, vec![sealed_event("1", "a", b"the secret")])
+        .wait()
+        .unwrap();
+    hold(&store, "still held");
+    let leased = store
+        .lease(&t, &g, 9, Duration::from_secs(60))
+        .wait()
+        .unwrap()
+        .deliveries;
+    store.ack(leased[0].lease_id).wait().unwrap();
+    let key_file = state.path().join(format!("keys/epochs/{epoch}.key"));
+    let wrapped = std::fs::read(&key_file).unwrap();
+    clock.advance(Duration::from_secs(7_200));
+    let report = store.close_epochs(clock.now()).wait().unwrap();
+    assert_eq!((report.closed.as_slice(), report.resealed), (&[epoch][..], 1));
+    assert_eq!(store.read(&t, 0, 9).unwrap().events[0].body, Body::Shredded);
+    store.close().unwrap();
+    drop(store);
+
+    // No file has the wrapped key any more, so the device key has nothing to unwrap.
+    assert!(!key_file.exists());
+    let mut all = Vec::new();
+    files(state.path(), &mut all);
+    let secret = &wrapped[37..];
+    for path in &all {
+        let bytes = std::fs::read(path).unwrap();
+        assert!(
+            !bytes.windows(secret.len()).any(|window| window == secret),
+            "{path:?} still has the key"
+        );
+    }
+    let vault = Vault::open(state.path().join("keys"), false).unwrap();
+    assert_eq!(vault.open_sealed(epoch, Kind::Event, "a", b"anything"), Ok(None));
+    assert!(!vault.epochs().contains(&epoch));
+    drop(vault);
+
+    // What was alive goes on, and the control: with the key file put back, the old bytes do open.
+    let store = open(state.path(), &clock);
+    let entry = store.entry(&family("holds"), "h").unwrap().unwrap();
+    assert_eq!(entry.value, Body::Opened(b"still held".to_vec()));
+    assert_eq!(store.read(&t, 0, 9).unwrap().events[0].body, Body::Shredded);
+    store.audit().wait().unwrap();
+    store.close().unwrap();
+    drop(store);
+    std::fs::write(&key_file, &wrapped).unwrap();
+    assert!(
+        Vault::open(state.path().join("keys"), false)
+            .unwrap()
+            .epochs()
+            .contains(&epoch)
+    );
+    // A key that comes back (from a backup of the key directory) is destroyed again on open.
+    let store = open(state.path(), &clock);
+    assert!(!key_file.exists());
+    assert_eq!(store.read(&t, 0, 9).unwrap().events[0].body, Body::Shredded);
+}

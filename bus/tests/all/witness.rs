@@ -1,0 +1,162 @@
+//! What was said to be done, and whether it is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::conformance::values::{action, family, group, receipt_id, topic};
+use effectd_bus::{Body, Store, StoreError, embedded};
+use effectd_contracts::SystemClock;
+
+use crate::child::config;
+
+/// All that any child was told to be durable.
+#[derive(Default, Clone)]
+pub(crate) struct Witness {
+    published: BTreeMap<u64, String>,
+    admitted: BTreeSet<String>,
+    committed: BTreeSet<String>,
+    acked: BTreeSet<u64>,
+    nacked: BTreeMap<u64, u32>,
+    swapped: BTreeMap<String, (u64, String)>,
+}
+
+impl Witness {
+    pub(crate) fn hear(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words.as_slice() {
+            ["published", id, offset] => {
+                self.published.insert(offset.parse().unwrap(), (*id).to_owned());
+            }
+            ["admitted", id] => drop(self.admitted.insert((*id).to_owned())),
+            ["committed", id] => drop(self.committed.insert((*id).to_owned())),
+            ["acked", offset] => drop(self.acked.insert(offset.parse().unwrap())),
+            ["nacked", offset, count] => {
+                let count: u32 = count.parse().unwrap();
+                let known = self.nacked.entry(offset.parse().unwrap()).or_default();
+                *known = count.max(*known);
+            }
+            ["swapped", name, version, value] => {
+                let version = version.parse().unwrap();
+                self.swapped
+                    .insert((*name).to_owned(), (version, (*value).to_owned()));
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn heard(&self) -> usize {
+        self.published.len() + self.committed.len() + self.acked.len()
+    }
+
+    /// Opens the store and checks every promise about what was answered. Errors are what a lost disk may give; a
+    /// promise that is broken panics.
+    pub(crate) fn check(&self, state: &Path) -> Result<(), StoreError> {
+        let store = embedded::open(config(state), Arc::new(SystemClock))?;
+        // Every checksum, the chain, and that the fold of the journal is what is served.
+        store.audit().wait()?;
+        self.events_are_there(&store)?;
+        self.receipts_are_there(&store)?;
+        self.groups_did_not_go_back(&store)?;
+        for (name, (version, value)) in &self.swapped {
+            let entry = store.entry(&family("counters"), name)?.unwrap();
+            assert!(entry.version >= *version, "{name} went back");
+            if entry.version == *version {
+                assert_eq!(entry.value, Body::Clear(value.clone().into_bytes()));
+            }
+        }
+        store.close()
+    }
+
+    fn events_are_there(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut from = 0;
+        let mut stored = BTreeMap::new();
+        loop {
+            let page = store.read(&topic("work"), from, 1_000)?;
+            for event in &page.events {
+                assert!(
+                    event
+                        .body
+                        .bytes()
+                        .is_some_and(|body| body.iter().all(|byte| *byte == b'x'))
+                );
+                let unique = stored.insert(event.event_id.to_string(), event.offset).is_none();
+                assert!(unique, "{} is there twice", event.event_id);
+            }
+            from = page.next;
+            if from == page.end {
+                break;
+            }
+        }
+        for (offset, id) in &self.published {
+            assert_eq!(stored.get(id), Some(offset), "event {id} was answered");
+        }
+        Ok(())
+    }
+
+    fn receipts_are_there(&self, store: &dyn Store) -> Result<(), StoreError> {
+        for id in &self.committed {
+            let receipt = store
+                .receipt_of(&action(id))?
+                .unwrap_or_else(|| panic!("the receipt of {id} was answered"));
+            assert_eq!(receipt.receipt_id, receipt_id(&format!("receipt-{id}")));
+        }
+        let mut executed = BTreeSet::new();
+        let mut from = 0;
+        loop {
+            let page = store.read(&topic("ACTION_EXECUTED"), from, 1_000)?;
+            for event in &page.events {
+                let id = event.event_id.as_str().strip_prefix("executed-").unwrap();
+                assert!(
+                    store.receipt(&receipt_id(id))?.is_some(),
+                    "an event without its receipt: {id}"
+                );
+                executed.insert(id.to_owned());
+            }
+            from = page.next;
+            if from == page.end {
+                break;
+            }
+        }
+        assert!(
+            self.committed
+                .iter()
+                .all(|id| executed.contains(&format!("receipt-{id}")))
+        );
+        let open = store.open_intents(None, 1_000).wait()?;
+        for id in self.admitted.difference(&self.committed) {
+            let settled = store.receipt_of(&action(id))?.is_some();
+            let intent = open.iter().find(|intent| intent.action_id == action(id));
+            assert!(
+                settled || intent.is_some_and(|intent| intent.intent.bytes().is_some()),
+                "intent of {id}"
+            );
+        }
+        Ok(())
+    }
+
+    fn groups_did_not_go_back(&self, store: &dyn Store) -> Result<(), StoreError> {
+        loop {
+            let leased = store
+                .lease(&topic("work"), &group("g"), 1_000, Duration::from_secs(60))
+                .wait()?;
+            if leased.deliveries.is_empty() {
+                return Ok(());
+            }
+            for delivery in &leased.deliveries {
+                assert!(
+                    !self.acked.contains(&delivery.offset),
+                    "{} was acked",
+                    delivery.offset
+                );
+                let known = self.nacked.get(&delivery.offset).copied().unwrap_or(0);
+                assert!(
+                    delivery.delivery_count > known,
+                    "deliveries of {} were forgotten",
+                    delivery.offset
+                );
+            }
+        }
+    }
+}

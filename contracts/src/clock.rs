@@ -1,0 +1,132 @@
+//! The one source of time.
+//!
+//! Wall time is for records, since people read it, and it may jump. Deadlines, leases and back-off use the monotonic
+//! clock that also runs while the machine sleeps, so that neither a time change nor a suspended laptop revives a dead
+//! lease. Both come in through [`Clock`], so that tests decide what time it is.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// A moment of wall time, written as RFC 3339 in UTC.
+pub type Timestamp = jiff::Timestamp;
+
+/// A moment of the boot-time clock; only differences mean something, and only on one machine since its last boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Monotonic(Duration);
+
+impl Monotonic {
+    /// The moment this long after the clock's own beginning.
+    pub const fn from_start(since: Duration) -> Self {
+        Self(since)
+    }
+
+    /// How long after the clock's own beginning.
+    pub const fn since_start(self) -> Duration {
+        self.0
+    }
+
+    /// How much later this moment is than `earlier`; zero if it is not later.
+    pub fn since(self, earlier: Monotonic) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The moment `after` this one.
+    pub fn plus(self, after: Duration) -> Monotonic {
+        Monotonic(self.0.saturating_add(after))
+    }
+}
+
+/// Tells the time. Everything that expires, waits or is stamped takes one.
+pub trait Clock: Send + Sync + 'static {
+    /// Wall time, for records only.
+    fn now(&self) -> Timestamp;
+    /// Time for deadlines, leases and measurements.
+    fn monotonic(&self) -> Monotonic;
+}
+
+/// The machine's clocks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn monotonic(&self) -> Monotonic {
+        #[expect(
+            clippy::expect_used,
+            reason = "Linux has had CLOCK_BOOTTIME since 2.6.39, and the id is a constant"
+        )]
+        let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME is readable");
+        Monotonic(Duration::from(time))
+    }
+}
+
+/// A clock that stands still until it is told to move.
+#[derive(Debug)]
+pub struct ManualClock {
+    state: Mutex<(Timestamp, Monotonic)>,
+}
+
+impl ManualClock {
+    /// A clock that shows `now`.
+    pub fn at(now: Timestamp) -> Self {
+        Self {
+            state: Mutex::new((now, Monotonic(Duration::from_secs(1)))),
+        }
+    }
+
+    /// Lets time pass on both clocks.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.lock();
+        state.0 = state.0.checked_add(by).unwrap_or(Timestamp::MAX);
+        state.1 = state.1.plus(by);
+    }
+
+    /// Sets wall time alone, as an operator or a time server does.
+    pub fn jump_to(&self, now: Timestamp) {
+        self.lock().0 = now;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Timestamp, Monotonic)> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        self.lock().0
+    }
+
+    fn monotonic(&self) -> Monotonic {
+        self.lock().1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_of_wall_time_moves_no_deadline() {
+        let clock = ManualClock::at(Timestamp::UNIX_EPOCH);
+        let before = clock.monotonic();
+        clock.jump_to(Timestamp::from_second(1_000_000).unwrap_or_default());
+        assert_eq!(clock.monotonic(), before);
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(clock.monotonic().since(before), Duration::from_secs(5));
+        assert_eq!(clock.now().as_second(), 1_000_005);
+    }
+
+    #[test]
+    fn the_system_clock_goes_forward() {
+        let first = SystemClock.monotonic();
+        assert!(SystemClock.monotonic() >= first);
+        assert!(SystemClock.now() > Timestamp::UNIX_EPOCH);
+    }
+}

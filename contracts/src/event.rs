@@ -1,0 +1,187 @@
+//! Events on the bus, as CloudEvents 1.0 in JSON, so that any consumer of the field can read them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::failure::Code;
+use crate::ids::{ActionId, EventId, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
+use crate::millis::Millis;
+use crate::outcome::Outcome;
+use crate::receipt::{Receipt, Status};
+use crate::request::{ActionRequest, Contract, Origin};
+
+/// The topics that effectd itself writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Topic {
+    /// Decisions of planners.
+    ActionDecision,
+    /// What became of them.
+    ActionExecuted,
+}
+
+impl Topic {
+    /// The topic's name on the bus.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Topic::ActionDecision => "ACTION_DECISION",
+            Topic::ActionExecuted => "ACTION_EXECUTED",
+        }
+    }
+
+    /// The CloudEvents type of its events.
+    pub const fn event_type(self) -> &'static str {
+        match self {
+            Topic::ActionDecision => "effectd.action.decision.v1",
+            Topic::ActionExecuted => "effectd.action.executed.v1",
+        }
+    }
+}
+
+/// A CloudEvent around `T`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Event<T> {
+    /// Always `1.0`.
+    pub specversion: SpecVersion,
+    /// Unique; the same id again is the same event.
+    pub id: EventId,
+    /// Which instance of effectd.
+    pub source: String,
+    /// What happened, with the version of `data`.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// Which action it is about.
+    pub subject: ActionId,
+    /// When it was written.
+    pub time: Timestamp,
+    /// Always `application/json`.
+    pub datacontenttype: JsonType,
+    /// The action's trace; an extension attribute, hence without an underscore.
+    pub traceid: TraceId,
+    /// The space; an extension attribute.
+    pub spaceid: SpaceId,
+    /// What happened, in full.
+    pub data: T,
+}
+
+/// The version of CloudEvents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum SpecVersion {
+    /// The only one.
+    #[default]
+    #[serde(rename = "1.0")]
+    V1,
+}
+
+/// The form of `data`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum JsonType {
+    /// The only one.
+    #[default]
+    #[serde(rename = "application/json")]
+    Json,
+}
+
+/// The default `source` of events.
+pub const SOURCE: &str = "effectd";
+
+/// A decision on its way in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DecisionData {
+    /// What is asked for.
+    pub request: ActionRequest,
+    /// Who the door saw.
+    pub principal: Principal,
+    /// Where it came from.
+    #[serde(default)]
+    pub origin: Origin,
+    /// What a plan promises beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<Contract>,
+    /// How far the planner's `policy_ctx.time` was from the runtime's clock on acceptance: positive if it was ahead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_skew_ms: Option<i64>,
+}
+
+/// What became of an action, in brief; the receipt has the rest. No parameter ever stands here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecutedData {
+    /// The receipt.
+    pub receipt_id: ReceiptId,
+    /// The action.
+    pub action_id: ActionId,
+    /// The tool.
+    pub tool_id: ToolId,
+    /// The subject.
+    pub subject_id: SubjectId,
+    /// The receipt's status.
+    pub status: Status,
+    /// The canonical outcome.
+    pub outcome: Outcome,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// From acceptance to receipt.
+    pub total_ms: Millis,
+    /// The learning signal.
+    pub reward: f64,
+}
+
+impl Event<DecisionData> {
+    /// The event that brings a decision in. Its id follows from the action's, so that a decision sent twice is one event.
+    pub fn decision(data: DecisionData, trace_id: TraceId, time: Timestamp) -> Self {
+        let action_id = data.request.action_id.clone();
+        Self {
+            specversion: SpecVersion::V1,
+            id: derived_id("decision", &action_id),
+            source: SOURCE.to_owned(),
+            event_type: Topic::ActionDecision.event_type().to_owned(),
+            subject: action_id,
+            time,
+            datacontenttype: JsonType::Json,
+            traceid: trace_id,
+            spaceid: data.request.space_id.clone(),
+            data,
+        }
+    }
+}
+
+impl Event<ExecutedData> {
+    /// The event that tells what a receipt says. Its id follows from the receipt's.
+    pub fn executed(receipt: &Receipt, time: Timestamp) -> Self {
+        Self {
+            specversion: SpecVersion::V1,
+            id: derived_id("executed", &receipt.action_id),
+            source: SOURCE.to_owned(),
+            event_type: Topic::ActionExecuted.event_type().to_owned(),
+            subject: receipt.action_id.clone(),
+            time,
+            datacontenttype: JsonType::Json,
+            traceid: receipt.trace_id.clone(),
+            spaceid: receipt.space_id.clone(),
+            data: ExecutedData {
+                receipt_id: receipt.receipt_id.clone(),
+                action_id: receipt.action_id.clone(),
+                tool_id: receipt.tool_id.clone(),
+                subject_id: receipt.subject_id.clone(),
+                status: receipt.status,
+                outcome: receipt.outcome,
+                code: receipt.error.as_ref().map(|failure| failure.code),
+                total_ms: receipt.timing.total_ms,
+                reward: receipt.reward.scalar,
+            },
+        }
+    }
+}
+
+/// An event id that follows from the action's: a digest, so that it keeps its length whatever the planner chose.
+fn derived_id(kind: &str, action: &ActionId) -> EventId {
+    let digest = crate::digest::Digest::of(action.as_str().as_bytes()).hex();
+    #[expect(
+        clippy::expect_used,
+        reason = "a word, a dash and hex digits are always a valid id"
+    )]
+    EventId::new(format!("{kind}-{}", &digest[..40])).expect("valid by construction")
+}

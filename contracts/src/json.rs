@@ -1,0 +1,198 @@
+//! Reading JSON from outside: bounded in bytes, depth and number of values, and never two answers for one text.
+//!
+//! A name that appears twice in an object is refused. Parsers disagree about which of the two counts, and what the
+//! policy looked at must be what the tool gets.
+
+use std::fmt;
+
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use crate::limits::{JSON_DEPTH_MAX, JSON_NODES_MAX};
+
+/// A document that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonInvalid {
+    /// More bytes than the bound.
+    #[error("the document is {bytes} bytes long; at most {max} are allowed")]
+    TooLarge {
+        /// How large it is.
+        bytes: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// Not JSON, or JSON beyond the bounds of depth and number.
+    #[error("this is not acceptable JSON: {0}")]
+    Syntax(#[source] serde_json::Error),
+    /// JSON, but not of the expected shape; the text says where.
+    #[error("{0}")]
+    Shape(#[source] serde_path_to_error::Error<serde_json::Error>),
+}
+
+/// Reads a `T` from bytes that come from outside.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
+    let value = parse_value(bytes, bytes_max)?;
+    serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
+}
+
+/// Reads any value from bytes that come from outside.
+pub fn parse_value(bytes: &[u8], bytes_max: usize) -> Result<Value, JsonInvalid> {
+    if bytes.len() > bytes_max {
+        return Err(JsonInvalid::TooLarge {
+            bytes: bytes.len(),
+            max: bytes_max,
+        });
+    }
+    let mut nodes = 0;
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let strict = Strict {
+        depth: 0,
+        nodes: &mut nodes,
+    };
+    let value = strict.deserialize(&mut reader).map_err(JsonInvalid::Syntax)?;
+    reader.end().map_err(JsonInvalid::Syntax)?;
+    Ok(value)
+}
+
+/// Reads one value and everything in it, keeping count.
+struct Strict<'a> {
+    depth: usize,
+    nodes: &'a mut usize,
+}
+
+impl Strict<'_> {
+    fn deeper(&mut self) -> Strict<'_> {
+        Strict {
+            depth: self.depth + 1,
+            nodes: self.nodes,
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        *self.nodes += 1;
+        if *self.nodes > JSON_NODES_MAX {
+            return Err(D::Error::custom(format!("more than {JSON_NODES_MAX} values")));
+        }
+        if self.depth > JSON_DEPTH_MAX {
+            return Err(D::Error::custom(format!(
+                "nested deeper than {JSON_DEPTH_MAX} levels"
+            )));
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        while let Some(item) = items.next_element_seed(self.deeper())? {
+            array.push(item);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            let member = members.next_value_seed(self.deeper())?;
+            if object.contains_key(&name) {
+                return Err(A::Error::custom(format!(
+                    "the name {name:?} appears twice in one object"
+                )));
+            }
+            object.insert(name, member);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// For `#[serde(deserialize_with)]`: a field that is present, as `Some`, so that `null` and absence differ.
+pub fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        parse_value(text.as_bytes(), 1 << 20).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn duplicate_names_are_refused_at_any_depth() {
+        assert!(refusal(r#"{"a":1,"a":2}"#).contains("appears twice"));
+        assert!(refusal(r#"{"p":[{"path":"x","path":"y"}]}"#).contains("\"path\" appears twice"));
+    }
+
+    #[test]
+    fn depth_and_number_of_values_are_bounded() {
+        let nested = |depth: usize| format!("{}0{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse_value(nested(JSON_DEPTH_MAX).as_bytes(), 1 << 20).is_ok());
+        assert!(refusal(&nested(JSON_DEPTH_MAX + 1)).contains("nested deeper"));
+        assert!(refusal(&nested(500_000)).contains("deeper"));
+        let wide = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
+        assert!(parse_value(wide(JSON_NODES_MAX).as_bytes(), 1 << 20).is_ok());
+        assert!(refusal(&wide(JSON_NODES_MAX + 1)).contains("more than"));
+    }
+
+    #[test]
+    fn size_and_trailing_text_are_refused() {
+        assert!(matches!(
+            parse_value(b"[1,2]", 4),
+            Err(JsonInvalid::TooLarge { bytes: 5, max: 4 })
+        ));
+        assert!(refusal("{} {}").contains("trailing"));
+        assert!(refusal("{\"a\":1").contains("EOF"));
+        assert!(parse_value(b"\"\xff\"", 10).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
+            let _ = parse_value(&bytes, 256);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What is said between the parts of effectd, and between effectd and the world.
+//!
+//! Everything that crosses a boundary — a request, a tool's description, a receipt, an event, a failure — has its one
+//! type here, with its JSON form, its bounds and its JSON Schema. The crate does no I/O, so that a planner or a learner
+//! written in Rust can depend on it alone. Read it in this order:
+
+pub mod limits;
+
+pub mod canonical;
+pub mod clock;
+pub mod digest;
+pub mod ids;
+pub mod json;
+
+pub mod failure;
+pub mod outcome;
+pub mod request;
+pub mod risk;
+pub mod tool;
+pub mod toolcall;
+
+pub mod event;
+pub mod millis;
+pub mod receipt;
+
+pub mod schemas;
+
+pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
+pub use digest::Digest;
+pub use event::{DecisionData, Event, ExecutedData, Topic};
+pub use failure::{Code, Failure, Gate, Phase};
+pub use ids::{
+    ActionId, Capability, EventId, IdInvalid, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId,
+    ToolId, TraceId,
+};
+pub use millis::Millis;
+pub use outcome::{
+    DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
+};
+pub use receipt::{
+    Attempt, Cost, DecisionRecord, Denial, DenialSource, Effects, GateResult, GateResults, Isolation,
+    Receipt, Reward, RewardComponents, Signature, Status, Timing,
+};
+pub use request::{ActionRequest, Contract, Origin, PolicyCtx, Qos, Scope, Verification};
+pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
+pub use tool::{
+    BaseProfile, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect, SpecInvalid,
+    ToolSpec,
+};
+pub use toolcall::{CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply};

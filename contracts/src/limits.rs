@@ -1,0 +1,28 @@
+//! The bounds of everything that is said. Each is named in `docs/limits.md`, and a test keeps the two in step.
+
+/// Longest identifier (action, subject, space, tool, trace …): long enough for any URI a planner uses, short enough to index.
+pub const ID_BYTES_MAX: usize = 256;
+/// Longest idempotency key: a tool id, a path of `PATH_MAX` and some digests fit.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 8_192;
+/// Largest request, in bytes of JSON: a large text file as a parameter fits; a flood of them is bounded by the backlog.
+pub const REQUEST_BYTES_MAX: usize = 1_048_576;
+/// Deepest nesting of a document from outside: far beyond honest parameters, far below what a recursive reader survives.
+pub const JSON_DEPTH_MAX: usize = 32;
+/// Most values in one document from outside: bounds the memory that a megabyte of `[[],[],…` can take.
+pub const JSON_NODES_MAX: usize = 65_536;
+/// Longest wall-clock time a caller may ask for: ten minutes; longer work is several actions.
+pub const TIMEOUT_MS_MAX: u64 = 600_000;
+/// Wall-clock time of a tool that names none.
+pub const TIMEOUT_MS_DEFAULT: u64 = 5_000;
+/// Most retries a caller may ask for.
+pub const RETRIES_MAX: u32 = 10;
+/// Retries of a request that names none: none, so that nothing is repeated that nobody asked to repeat.
+pub const RETRIES_DEFAULT: u32 = 0;
+/// Most capabilities, side effects or key fields that one tool may declare.
+pub const SPEC_LIST_MAX: usize = 64;
+/// Largest JSON Schema of a tool's parameters or result, in bytes.
+pub const SCHEMA_BYTES_MAX: usize = 65_536;
+/// Longest message inside a failure: a line a person reads, not a dump.
+pub const FAILURE_MESSAGE_BYTES_MAX: usize = 2_048;
+/// Largest answer of a tool, in bytes of JSON.
+pub const TOOL_REPLY_BYTES_MAX: usize = 1_048_576;

@@ -1,0 +1,301 @@
+//! What a planner asks for.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::canonical;
+use crate::clock::Timestamp;
+use crate::digest::Digest;
+use crate::failure::{Code, Failure, Phase};
+use crate::ids::{ActionId, IdempotencyKey, SpaceId, SubjectId, ToolId, TraceId};
+use crate::json::{self, JsonInvalid};
+use crate::limits::{ID_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX};
+
+/// One decision of a planner: do this, there, on this subject's behalf.
+///
+/// Unknown names are refused. A misspelt `dry_run` that is ignored would be an effect nobody wanted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ActionRequest {
+    /// Names the action for ever. Sending it again with the same content is harmless; with other content it is a conflict.
+    pub action_id: ActionId,
+    /// On whose behalf.
+    pub subject_id: SubjectId,
+    /// Where.
+    pub space_id: SpaceId,
+    /// With which tool.
+    pub tool_id: ToolId,
+    /// What the tool is told; its schema says what is allowed.
+    #[serde(default)]
+    pub params: Map<String, Value>,
+    /// How patient the caller is; each part may be left out.
+    #[serde(default, skip_serializing_if = "Qos::is_empty")]
+    pub qos: Qos,
+    /// Circumstances that policies look at.
+    #[serde(default, skip_serializing_if = "PolicyCtx::is_empty")]
+    pub policy_ctx: PolicyCtx,
+    /// The caller's own idempotency key; left out, it is formed from the tool's key fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<IdempotencyKey>,
+    /// Go the whole way, but change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Follows the action through logs, receipt and event; left out, one is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<TraceId>,
+}
+
+/// How patient the caller is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Qos {
+    /// Wall-clock bound of one run of the tool; the tool's own bound and its safety class may be tighter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = TIMEOUT_MS_MAX))]
+    pub timeout_ms: Option<u64>,
+    /// How often a passing failure is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = RETRIES_MAX))]
+    pub max_retries: Option<u32>,
+    /// Which circuit breaker counts the failures; the tool's id if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    pub circuit_breaker_key: Option<String>,
+}
+
+impl Qos {
+    /// Nothing was asked for.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Retries asked for, or the default.
+    pub fn retries(&self) -> u32 {
+        self.max_retries.unwrap_or(RETRIES_DEFAULT)
+    }
+}
+
+/// Circumstances of the request, as the planner tells them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyCtx {
+    /// The person behind the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    pub actor: Option<String>,
+    /// The device the person uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    pub device: Option<String>,
+    /// When the planner decided. It is compared with the runtime's clock, never used instead of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Timestamp>,
+}
+
+impl PolicyCtx {
+    /// Nothing was told.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Where a request came from, which decides how long it may wait for a person and what its keys are scoped by.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum Origin {
+    /// A planner's decision.
+    #[default]
+    Arbiter,
+    /// A step of an agreed plan.
+    Plan,
+    /// An interactive or unattended session.
+    Session {
+        /// Which session.
+        session_id: String,
+    },
+    /// A step of an automation.
+    Run {
+        /// Which run.
+        run_id: String,
+        /// Which step.
+        step_id: String,
+    },
+    /// An item of a batch.
+    Batch {
+        /// Which batch.
+        batch_id: String,
+        /// Which item, from zero.
+        index: u32,
+    },
+}
+
+/// What a plan promises beside the request itself.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Contract {
+    /// How success is checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+    /// How the effect is undone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback_plan: Option<Value>,
+    /// Which files may be touched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+}
+
+/// How success is checked.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Verification {
+    /// Whether the action counts as done only if the checks pass.
+    pub required: bool,
+    /// Commands to run, each on the operator's list.
+    #[serde(default)]
+    pub commands: Vec<String>,
+}
+
+/// Which files may be touched: listed ones, never the forbidden ones. An empty scope allows no write at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Scope {
+    /// Single files.
+    #[serde(default)]
+    pub allowed_files: Vec<String>,
+    /// Whole directories.
+    #[serde(default)]
+    pub allowed_dirs: Vec<String>,
+    /// Files that stay untouched even inside an allowed directory.
+    #[serde(default)]
+    pub forbidden_files: Vec<String>,
+}
+
+impl ActionRequest {
+    /// Reads a request from outside, with all its bounds. The failure says what is wrong and where.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Failure> {
+        let request: Self = json::parse(bytes, REQUEST_BYTES_MAX).map_err(malformed)?;
+        request.check()?;
+        Ok(request)
+    }
+
+    /// The bounds that types alone do not hold.
+    pub fn check(&self) -> Result<(), Failure> {
+        if let Some(timeout) = self.qos.timeout_ms
+            && !(1..=TIMEOUT_MS_MAX).contains(&timeout)
+        {
+            return Err(out_of_bounds("qos.timeout_ms", timeout, 1, TIMEOUT_MS_MAX));
+        }
+        if self.qos.retries() > RETRIES_MAX {
+            return Err(out_of_bounds(
+                "qos.max_retries",
+                self.qos.retries().into(),
+                0,
+                RETRIES_MAX.into(),
+            ));
+        }
+        let names = [
+            ("qos.circuit_breaker_key", &self.qos.circuit_breaker_key),
+            ("policy_ctx.actor", &self.policy_ctx.actor),
+            ("policy_ctx.device", &self.policy_ctx.device),
+        ];
+        for (name, text) in names {
+            let Some(text) = text else { continue };
+            if text.is_empty() || text.len() > ID_BYTES_MAX || text.chars().any(char::is_control) {
+                let message = format!("{name} must be printable text of 1 to {ID_BYTES_MAX} bytes");
+                return Err(Failure::new(Code::Malformed, Phase::Accept, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The digest of everything that makes this request what it is. The trace id is left out: the same decision sent
+    /// again under another trace is still the same decision.
+    pub fn digest(&self) -> Digest {
+        let bare = Self {
+            trace_id: None,
+            ..self.clone()
+        };
+        // A request is plain data with text keys, for which serde_json has no failure.
+        let value = serde_json::to_value(&bare).unwrap_or(Value::Null);
+        canonical::digest(&value)
+    }
+
+    /// The digest of the parameters alone.
+    pub fn params_digest(&self) -> Digest {
+        canonical::digest(&Value::Object(self.params.clone()))
+    }
+}
+
+fn malformed(error: JsonInvalid) -> Failure {
+    Failure::new(Code::Malformed, Phase::Accept, error.to_string())
+}
+
+fn out_of_bounds(name: &str, value: u64, min: u64, max: u64) -> Failure {
+    Failure::new(
+        Code::Malformed,
+        Phase::Accept,
+        format!("{name} is {value}; it must be from {min} to {max}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn minimal() -> Value {
+        json!({ "action_id": "a-1", "subject_id": "agent://p", "space_id": "shared:h", "tool_id": "files.write_text" })
+    }
+
+    fn with(name: &str, value: Value) -> Result<ActionRequest, Failure> {
+        let mut request = minimal();
+        request[name] = value;
+        ActionRequest::parse(request.to_string().as_bytes())
+    }
+
+    #[test]
+    fn each_mistake_is_told_in_its_own_words() {
+        let cases = [
+            ("dry_runn", json!(true), "unknown field `dry_runn`"),
+            ("params", json!([1]), "expected a map"),
+            (
+                "dry_run",
+                json!("no"),
+                "dry_run: invalid type: string \"no\", expected a boolean",
+            ),
+            (
+                "qos",
+                json!({ "timeout_ms": 0 }),
+                "qos.timeout_ms is 0; it must be from 1 to 600000",
+            ),
+            (
+                "qos",
+                json!({ "max_retries": 11 }),
+                "qos.max_retries is 11; it must be from 0 to 10",
+            ),
+            ("qos", json!({ "timeout": 5 }), "unknown field `timeout`"),
+            ("policy_ctx", json!({ "time": "yesterday" }), "policy_ctx.time: "),
+            (
+                "policy_ctx",
+                json!({ "actor": "" }),
+                "policy_ctx.actor must be printable text",
+            ),
+            ("action_id", json!(""), "action_id must not be empty"),
+            ("action_id", json!(7), "expected a string"),
+        ];
+        for (name, value, expected) in cases {
+            let failure = with(name, value).unwrap_err();
+            assert_eq!(failure.code, Code::Malformed);
+            assert!(failure.message.contains(expected), "{name}: {}", failure.message);
+        }
+    }
+
+    #[test]
+    fn the_digest_ignores_the_trace_and_nothing_else() {
+        let base = with("trace_id", json!("t-1")).unwrap();
+        assert_eq!(base.digest(), with("trace_id", json!("t-2")).unwrap().digest());
+        assert_ne!(base.digest(), with("dry_run", json!(true)).unwrap().digest());
+        assert_ne!(base.digest(), with("params", json!({ "a": 1 })).unwrap().digest());
+    }
+}

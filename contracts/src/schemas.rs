@@ -1,0 +1,21 @@
+//! The JSON Schemas (2020-12) of everything public, made from the types and published under `docs/schemas/`.
+
+use schemars::{Schema, schema_for};
+
+use crate::event::{DecisionData, Event, ExecutedData};
+use crate::failure::Failure;
+use crate::receipt::Receipt;
+use crate::request::ActionRequest;
+use crate::tool::ToolSpec;
+
+/// Every published schema, with its file name.
+pub fn all() -> Vec<(&'static str, Schema)> {
+    vec![
+        ("action-request.json", schema_for!(ActionRequest)),
+        ("tool-spec.json", schema_for!(ToolSpec)),
+        ("receipt.json", schema_for!(Receipt)),
+        ("failure.json", schema_for!(Failure)),
+        ("action-decision-event.json", schema_for!(Event<DecisionData>)),
+        ("action-executed-event.json", schema_for!(Event<ExecutedData>)),
+    ]
+}

@@ -1,0 +1,133 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use serde_json::json;
+
+fn spec(change: impl FnOnce(&mut Value)) -> Result<ToolSpec, String> {
+    let mut value = json!({
+        "tool_id": "files.write_text", "version": "1.0.0",
+        "caps_required": ["files.write", "workspace:shared:write"],
+        "params_schema": { "type": "object", "required": ["path", "text"] },
+        "result_schema": { "type": "object" },
+        "side_effects": ["filesystem_write"], "safety_class": "LOW", "risk_level": "write", "reversible": true,
+        "idempotency_key_fields": ["path", "sha256(text)"], "resource": "file:{space_id}/{path}",
+    });
+    change(&mut value);
+    let spec: ToolSpec = serde_json::from_value(value).map_err(|e| e.to_string())?;
+    spec.check().map_err(|e| e.to_string())?;
+    Ok(spec)
+}
+
+#[test]
+fn what_is_left_out_takes_the_documented_default() {
+    let spec = spec(|v| {
+        v.as_object_mut().unwrap().remove("idempotency_key_fields");
+    })
+    .unwrap();
+    assert_eq!(spec.timeout_ms, 5_000);
+    assert_eq!(spec.idempotency_key_fields, None);
+    assert_eq!(spec.sandbox_profile, SandboxProfile::default());
+    assert_eq!(spec.repeat, Repeat::Never);
+    let text = serde_json::to_string(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<ToolSpec>(&text).unwrap(), spec);
+}
+
+#[test]
+fn each_contradiction_is_named() {
+    let cases: [(&str, Value, &str); 13] = [
+        ("safety_class", json!("EXTREME"), "unknown variant `EXTREME`"),
+        ("sandbox_profile", json!("foo"), "unknown sandbox profile \"foo\""),
+        ("side_effects", json!(["teleport"]), "unknown variant `teleport`"),
+        (
+            "side_effects",
+            json!(["read_only", "filesystem_write"]),
+            "read_only stands beside an effect",
+        ),
+        (
+            "side_effects",
+            json!(["filesystem_delete"]),
+            "a tool that deletes is of level danger",
+        ),
+        ("side_effects", json!(["device_capture"]), "are of class HIGH"),
+        ("side_effects", json!([]), "declares no effect"),
+        ("risk_level", json!("read"), "level read has effects"),
+        ("version", json!("1.0"), "major.minor.patch"),
+        ("tool_id", json!("Files"), "must be <source>.<action>"),
+        ("idempotency_key_fields", json!(["md5(text)"]), "is no key field"),
+        ("idempotency_key_fields", json!(["colour"]), "does not require"),
+        ("resource", json!("file:{path"), "is no resource"),
+    ];
+    for (name, value, expected) in cases {
+        let error = spec(|v| v[name] = value).unwrap_err();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+}
+
+#[test]
+fn the_tier_follows_from_effects_and_can_only_be_raised() {
+    let tier = |change: Value| {
+        spec(|v| {
+            for (name, value) in change.as_object().unwrap() {
+                v[name] = value.clone();
+            }
+        })
+        .unwrap()
+        .tier()
+    };
+    assert_eq!(tier(json!({})), RiskTier::R1);
+    assert_eq!(tier(json!({ "reversible": false })), RiskTier::R2);
+    assert_eq!(
+        tier(json!({ "side_effects": ["read_only"], "risk_level": "read" })),
+        RiskTier::R0
+    );
+    assert_eq!(
+        tier(json!({ "side_effects": [], "risk_level": "read", "safety_class": "MEDIUM" })),
+        RiskTier::R1
+    );
+    assert_eq!(
+        tier(json!({ "side_effects": ["device_notification"], "reversible": false })),
+        RiskTier::R1
+    );
+    assert_eq!(
+        tier(json!({ "side_effects": ["network_call"], "safety_class": "HIGH" })),
+        RiskTier::R3
+    );
+    assert_eq!(
+        tier(json!({ "side_effects": ["process_exec"], "reversible": false })),
+        RiskTier::R3
+    );
+    assert_eq!(
+        tier(json!({ "side_effects": ["filesystem_delete"], "risk_level": "danger" })),
+        RiskTier::R4
+    );
+    assert_eq!(tier(json!({ "risk_tier": "R3" })), RiskTier::R3);
+    assert_eq!(tier(json!({ "risk_tier": "R0" })), RiskTier::R1);
+}
+
+#[test]
+fn class_high_always_runs_in_high_isolation() {
+    let high = spec(|v| v["safety_class"] = json!("HIGH")).unwrap();
+    assert_eq!(high.effective_profile().as_str(), "high_isolation");
+    assert_eq!(spec(|_| ()).unwrap().effective_profile().as_str(), "default");
+}
+
+#[test]
+fn keys_and_resources_are_filled_from_parameters() {
+    let spec = spec(|_| ()).unwrap();
+    let params = json!({ "path": "notes/a.txt", "text": "hello" })
+        .as_object()
+        .unwrap()
+        .clone();
+    let space = SpaceId::new("shared:household").unwrap();
+    let resource = spec.resource.as_ref().unwrap();
+    assert_eq!(
+        resource.resolve(&space, &params).as_deref(),
+        Some("file:shared:household/notes/a.txt")
+    );
+    let fields = spec.idempotency_key_fields.as_ref().unwrap();
+    let resolved: Vec<_> = fields
+        .iter()
+        .map(|field| field.resolve(&params).unwrap())
+        .collect();
+    assert_eq!(resolved, ["notes/a.txt", &Digest::of(b"hello").hex()]);
+    assert_eq!(fields[0].resolve(&Map::new()), None);
+}

@@ -1,0 +1,107 @@
+//! Whatever a planner can say survives being written and read again.
+#![allow(clippy::unwrap_used)]
+
+use effectd_contracts::limits::{RETRIES_MAX, TIMEOUT_MS_MAX};
+use effectd_contracts::{ActionRequest, Code, Failure, Gate, Phase, PolicyCtx, Qos, Timestamp, canonical};
+use proptest::prelude::*;
+use serde_json::{Map, Value};
+
+fn json_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        prop::num::f64::NORMAL.prop_map(Value::from),
+        "\\PC{0,20}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 32, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::btree_map("\\PC{0,8}", inner, 0..6)
+                .prop_map(|m| Value::Object(Map::from_iter(m))),
+        ]
+    })
+}
+
+fn id() -> impl Strategy<Value = String> {
+    "[!-~]([ -~]{0,40}[!-~])?"
+}
+
+fn qos() -> impl Strategy<Value = Qos> {
+    (
+        prop::option::of(1..=TIMEOUT_MS_MAX),
+        prop::option::of(0..=RETRIES_MAX),
+        prop::option::of(id()),
+    )
+        .prop_map(|(timeout_ms, max_retries, circuit_breaker_key)| Qos {
+            timeout_ms,
+            max_retries,
+            circuit_breaker_key,
+        })
+}
+
+fn policy_ctx() -> impl Strategy<Value = PolicyCtx> {
+    (
+        prop::option::of(id()),
+        prop::option::of(id()),
+        prop::option::of(-62_135_596_800..253_402_207_200i64),
+    )
+        .prop_map(|(actor, device, second)| PolicyCtx {
+            actor,
+            device,
+            time: second.map(|s| Timestamp::from_second(s).unwrap()),
+        })
+}
+
+prop_compose! {
+    fn request()(
+        ids in [id(), id(), id(), id()],
+        params in prop::collection::btree_map("\\PC{0,8}", json_value(), 0..6),
+        qos in qos(),
+        policy_ctx in policy_ctx(),
+        key in prop::option::of(id()),
+        dry_run: bool,
+        trace in prop::option::of(id()),
+    ) -> ActionRequest {
+        let [action_id, subject_id, space_id, tool_id] = ids;
+        ActionRequest {
+            action_id: action_id.parse().unwrap(),
+            subject_id: subject_id.parse().unwrap(),
+            space_id: space_id.parse().unwrap(),
+            tool_id: tool_id.parse().unwrap(),
+            params: Map::from_iter(params),
+            qos,
+            policy_ctx,
+            idempotency_key: key.map(|k| k.parse().unwrap()),
+            dry_run,
+            trace_id: trace.map(|t| t.parse().unwrap()),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn requests_survive_json(request in request()) {
+        let text = serde_json::to_string(&request).unwrap();
+        let back = ActionRequest::parse(text.as_bytes()).unwrap();
+        prop_assert_eq!(&back, &request);
+        prop_assert_eq!(back.digest(), request.digest());
+        prop_assert_eq!(canonical::of(&back).unwrap(), canonical::of(&request).unwrap());
+    }
+
+    #[test]
+    fn failures_survive_json(code in prop::sample::select(Code::ALL), message in "\\PC{0,60}", gate in prop::option::of(prop::sample::select(&Gate::ALL[..]))) {
+        let mut failure = Failure::new(code, Phase::Gate, message);
+        failure.gate = gate;
+        let text = serde_json::to_string(&failure).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Failure>(&text).unwrap(), failure);
+    }
+
+    #[test]
+    fn garbage_is_a_malformed_request_and_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Err(failure) = ActionRequest::parse(&bytes) {
+            prop_assert_eq!(failure.code, Code::Malformed);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Cuts a Cedar file into its rules, so that each has its line, and bounds each before a recursive reader sees it.
+
+use cedar_policy::{Policy, PolicyId};
+use miette::Diagnostic;
+
+use crate::error::{Location, PolicyError};
+use crate::limits::{CEDAR_DEPTH_MAX, CEDAR_OPERATORS_MAX, CEDAR_RULE_BYTES_MAX};
+use crate::source::{SourceFile, line_of};
+
+/// One rule, as text.
+pub(crate) struct Statement<'f> {
+    file: &'f SourceFile,
+    /// Where it begins in the file, in bytes, behind blanks and comments.
+    start: usize,
+    text: &'f str,
+}
+
+impl Statement<'_> {
+    pub(crate) fn location(&self) -> Location {
+        Location::new(&self.file.name, line_of(&self.file.text, self.start))
+    }
+
+    fn location_of(&self, offset: usize) -> Location {
+        Location::new(&self.file.name, line_of(&self.file.text, self.start + offset))
+    }
+
+    /// Reads the rule. Its id is the one it is annotated with, or else its place.
+    pub(crate) fn parse(&self) -> Result<Policy, PolicyError> {
+        let place = self.location();
+        let policy = Policy::parse(Some(PolicyId::new(place.to_string())), self.text).map_err(|errors| {
+            let first = errors.iter().next();
+            let label = first
+                .and_then(|error| error.labels())
+                .and_then(|mut labels| labels.next());
+            let at = self.location_of(label.map_or(0, |label| label.offset()));
+            let message = first.map_or_else(|| errors.to_string(), ToString::to_string);
+            PolicyError::Syntax { at, message }
+        })?;
+        match policy.annotation("id") {
+            Some(id) if id.is_empty() || id.len() > 128 || id.chars().any(char::is_control) => Err(
+                PolicyError::invalid(place, "@id must be printable text of 1 to 128 bytes"),
+            ),
+            Some(id) => Ok(policy.new_id(PolicyId::new(id))),
+            None => Ok(policy),
+        }
+    }
+}
+
+/// What stands at a place of the text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Code,
+    Text,
+    Comment,
+}
+
+/// All rules of a file. A semicolon ends a rule, except inside texts and comments.
+pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError> {
+    let bytes = file.text.as_bytes();
+    let mut found = Vec::new();
+    let mut within = Within::Code;
+    let mut start: Option<usize> = None;
+    let mut size = Complexity::default();
+    let mut at = 0;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        match within {
+            Within::Comment if byte == b'\n' => within = Within::Code,
+            Within::Comment => {}
+            Within::Text if byte == b'\\' => at += 1,
+            Within::Text if byte == b'"' => within = Within::Code,
+            Within::Text => {}
+            Within::Code if bytes[at..].starts_with(b"//") => within = Within::Comment,
+            Within::Code if byte.is_ascii_whitespace() => {}
+            Within::Code => {
+                let begin = *start.get_or_insert(at);
+                within = if byte == b'"' { Within::Text } else { Within::Code };
+                let location = || Location::new(&file.name, line_of(&file.text, at));
+                size.count(byte, at + 1 - begin)
+                    .map_err(|message| PolicyError::Syntax {
+                        at: location(),
+                        message,
+                    })?;
+                if byte == b';' {
+                    found.push(Statement {
+                        file,
+                        start: begin,
+                        text: &file.text[begin..=at],
+                    });
+                    start = None;
+                    size = Complexity::default();
+                }
+            }
+        }
+        at += 1;
+    }
+    match start {
+        Some(begin) => {
+            let at = Location::new(&file.name, line_of(&file.text, begin));
+            Err(PolicyError::Syntax {
+                at,
+                message: "this rule has no end; a rule ends with a semicolon".to_owned(),
+            })
+        }
+        None => Ok(found),
+    }
+}
+
+/// How hard one rule is to read for a machine that recurses.
+#[derive(Default)]
+struct Complexity {
+    depth: usize,
+    operators: usize,
+}
+
+impl Complexity {
+    fn count(&mut self, byte: u8, bytes: usize) -> Result<(), String> {
+        match byte {
+            b'(' | b'[' | b'{' => self.depth += 1,
+            b')' | b']' | b'}' => self.depth = self.depth.saturating_sub(1),
+            b'&' | b'|' | b'+' | b'-' | b'*' | b'!' | b'.' | b'=' | b'<' | b'>' => self.operators += 1,
+            _ => {}
+        }
+        if self.depth > CEDAR_DEPTH_MAX {
+            return Err(format!("a rule may nest brackets at most {CEDAR_DEPTH_MAX} deep"));
+        }
+        if self.operators > CEDAR_OPERATORS_MAX {
+            return Err(format!(
+                "a rule may have at most {CEDAR_OPERATORS_MAX} signs of operators"
+            ));
+        }
+        if bytes > CEDAR_RULE_BYTES_MAX {
+            return Err(format!("a rule may be at most {CEDAR_RULE_BYTES_MAX} bytes long"));
+        }
+        Ok(())
+    }
+}

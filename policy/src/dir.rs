@@ -1,0 +1,172 @@
+//! Reads a policy directory. This is the only place in the crate that touches the disk.
+//!
+//! Files are read in one go and then looked at once more: if anything changed in between, half of someone's edit would be
+//! taken for a policy, so the reading is refused and may be tried again.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Location, PolicyError};
+use crate::limits::{POLICY_FILE_BYTES_MAX, POLICY_FILES_MAX};
+use crate::source::{POLICY_FILE, Source, SourceFile, line_of};
+
+/// A policy directory.
+#[derive(Debug, Clone, Copy)]
+pub struct PolicyDir;
+
+/// What a directory looked like. Two differ whenever a policy file was added, removed or written in between.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirStamp(Vec<(String, Stamp)>);
+
+/// What a file looked like: device, inode, size, and the time of its last change.
+type Stamp = (u64, u64, u64, i64, i64);
+
+impl PolicyDir {
+    /// Reads `policy.toml` and all `*.cedar` of the directory. Other files are none of its business.
+    pub fn load(path: impl AsRef<Path>) -> Result<Source, PolicyError> {
+        let dir = path.as_ref();
+        let own = fs::metadata(dir).map_err(|source| unreadable(dir, source))?;
+        if own.mode() & 0o002 != 0 {
+            return Err(PolicyError::Unsafe {
+                path: dir.to_owned(),
+                why: "everyone may add rules to this directory",
+            });
+        }
+        let names = list(dir)?;
+        if !names.iter().any(|name| name == POLICY_FILE) {
+            return Err(PolicyError::Missing { path: dir.to_owned() });
+        }
+        let mut read = Vec::new();
+        for name in names {
+            let (text, stamp) = read_file(&dir.join(&name), &name)?;
+            read.push((SourceFile { name, text }, stamp));
+        }
+        check_unchanged(dir, &read)?;
+        let (mut policy, rules): (Vec<_>, Vec<_>) = read
+            .into_iter()
+            .map(|(file, _)| file)
+            .partition(|file| file.name == POLICY_FILE);
+        let policy = policy
+            .pop()
+            .ok_or_else(|| PolicyError::Missing { path: dir.to_owned() })?;
+        Ok(Source { policy, rules })
+    }
+
+    /// What the directory looks like now, for noticing changes without reading it.
+    pub fn stamp(path: impl AsRef<Path>) -> Result<DirStamp, PolicyError> {
+        let dir = path.as_ref();
+        let stamped = list(dir)?.into_iter().map(|name| {
+            let path = dir.join(&name);
+            let metadata = fs::metadata(&path).map_err(|source| unreadable(&path, source))?;
+            Ok((name, stamp(&metadata)))
+        });
+        stamped.collect::<Result<_, _>>().map(DirStamp)
+    }
+}
+
+/// The names of the policy's files, sorted.
+fn list(dir: &Path) -> Result<Vec<String>, PolicyError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(|source| unreadable(dir, source))? {
+        let entry = entry.map_err(|source| unreadable(dir, source))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let hidden = name.starts_with('.');
+        if name == POLICY_FILE || (name.ends_with(".cedar") && !hidden) {
+            names.push(name);
+        }
+        if names.len() > POLICY_FILES_MAX {
+            let file = dir.display().to_string();
+            let what = "the number of files";
+            return Err(PolicyError::TooLarge {
+                file,
+                what,
+                actual: names.len(),
+                max: POLICY_FILES_MAX,
+            });
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn read_file(path: &Path, name: &str) -> Result<(String, Stamp), PolicyError> {
+    // Without O_NONBLOCK, opening a pipe that someone put there would wait for ever.
+    let file: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|source| unreadable(path, source))?;
+    let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
+    if !metadata.is_file() {
+        return Err(PolicyError::Unsafe {
+            path: path.to_owned(),
+            why: "a policy is made of ordinary files",
+        });
+    }
+    if metadata.mode() & 0o002 != 0 {
+        return Err(PolicyError::Unsafe {
+            path: path.to_owned(),
+            why: "everyone may write to this file",
+        });
+    }
+    let mut bytes = Vec::new();
+    let bound = POLICY_FILE_BYTES_MAX as u64 + 1;
+    file.take(bound)
+        .read_to_end(&mut bytes)
+        .map_err(|source| unreadable(path, source))?;
+    if bytes.len() > POLICY_FILE_BYTES_MAX {
+        let actual = usize::try_from(metadata.len())
+            .unwrap_or(usize::MAX)
+            .max(bytes.len());
+        let what = "the size in bytes";
+        return Err(PolicyError::TooLarge {
+            file: name.to_owned(),
+            what,
+            actual,
+            max: POLICY_FILE_BYTES_MAX,
+        });
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        PolicyError::NotText {
+            at: Location::new(name, line_of(&valid, valid.len())),
+        }
+    })?;
+    Ok((text, stamp(&metadata)))
+}
+
+fn check_unchanged(dir: &Path, read: &[(SourceFile, Stamp)]) -> Result<(), PolicyError> {
+    let names: Vec<&str> = read.iter().map(|(file, _)| file.name.as_str()).collect();
+    if list(dir)? != names {
+        return Err(PolicyError::Changing { path: dir.to_owned() });
+    }
+    for (file, before) in read {
+        let path: PathBuf = dir.join(&file.name);
+        let now = fs::metadata(&path).map_err(|source| unreadable(&path, source))?;
+        if stamp(&now) != *before {
+            return Err(PolicyError::Changing { path });
+        }
+    }
+    Ok(())
+}
+
+fn stamp(metadata: &Metadata) -> Stamp {
+    (
+        metadata.dev(),
+        metadata.ino(),
+        metadata.size(),
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+    )
+}
+
+fn unreadable(path: &Path, source: io::Error) -> PolicyError {
+    PolicyError::Unreadable {
+        path: path.to_owned(),
+        source,
+    }
+}

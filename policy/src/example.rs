@@ -1,0 +1,120 @@
+//! Examples inside a policy: requests with the verdict they must get. A policy that fails one of its own is refused.
+
+use effectd_contracts::{Principal, Repeat, SandboxProfile, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec};
+use serde_json::Value;
+
+use crate::decision::Denier;
+use crate::document::{Document, Example, ExampleTool};
+use crate::error::{ExampleFailed, PolicyError};
+use crate::evaluate::evaluate;
+use crate::facts::{Facts, ToolFacts, skew_s};
+use crate::inspect::inspect_with;
+use crate::policy::Policy;
+use crate::source::{Lines, Step};
+
+/// The runtime's clock in examples that name none: noon of a Wednesday, in UTC.
+const EXAMPLE_NOW: &str = "2026-01-07T12:00:00Z";
+
+/// Tries all examples; the first that fails is the error.
+pub(crate) fn check_all(document: &Document, lines: &Lines<'_>, policy: &Policy) -> Result<(), PolicyError> {
+    for (index, example) in document.examples.iter().enumerate() {
+        let at = || lines.at(&[Step::Name("examples"), Step::Index(index)]);
+        let expected = expected_words(&example.expect).ok_or_else(|| {
+            let message = format!("{:?} is no verdict; write {EXPECTATIONS}", example.expect);
+            PolicyError::invalid(
+                lines.at(&[Step::Name("examples"), Step::Index(index), Step::Name("expect")]),
+                message,
+            )
+        })?;
+        let facts =
+            facts(example, document, policy).map_err(|message| PolicyError::invalid(at(), message))?;
+        let verdict = evaluate(&facts, policy).verdict;
+        let actual = verdict.to_string();
+        if actual != expected && !(expected == "deny" && actual.starts_with("deny")) {
+            let why: Vec<String> = verdict.reasons().iter().map(ToString::to_string).collect();
+            let why = if why.is_empty() {
+                "all gates agree".to_owned()
+            } else {
+                why.join("; ")
+            };
+            let failed = Box::new(ExampleFailed {
+                name: example.name.clone(),
+                expected,
+                actual,
+                why,
+            });
+            return Err(PolicyError::Example { at: at(), failed });
+        }
+    }
+    Ok(())
+}
+
+const EXPECTATIONS: &str = "permit, deny, deny by <rbac|abac|consent|space|safety|redaction|reach|mode>, quarantine or needs approval";
+
+fn expected_words(expect: &str) -> Option<String> {
+    let deniers = [
+        Denier::Rbac,
+        Denier::Abac,
+        Denier::Consent,
+        Denier::Space,
+        Denier::Safety,
+        Denier::Redaction,
+        Denier::Reach,
+        Denier::Mode,
+    ];
+    let by_name = |name: &str| deniers.iter().any(|denier| denier.as_str() == name);
+    let known = match expect.strip_prefix("deny by ") {
+        Some(name) => by_name(name),
+        None => ["permit", "deny", "quarantine", "needs approval"].contains(&expect),
+    };
+    known.then(|| expect.to_owned())
+}
+
+fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Facts, String> {
+    let tool = document.example_tools.get(example.tool.as_str());
+    let tool = tool.ok_or_else(|| format!("example_tools has no {}", example.tool))?;
+    let text = |error: effectd_contracts::IdInvalid| error.to_string();
+    let default_now: Timestamp = EXAMPLE_NOW.parse().unwrap_or(Timestamp::UNIX_EPOCH);
+    let now = example.now.unwrap_or(default_now);
+    let schema = Value::Object(tool.params_schema.clone());
+    let seen = inspect_with(&example.params, &schema, tool.safety_class, policy.content());
+    Ok(Facts {
+        principal: Principal::new(&example.principal).map_err(text)?,
+        subject: SubjectId::new(&example.subject).map_err(text)?,
+        space: SpaceId::new(&example.space).map_err(text)?,
+        actor: example.actor.clone(),
+        device: example.device.clone(),
+        tool: ToolFacts::of(&tool_spec(&example.tool, tool)),
+        automation: example.automation.clone(),
+        now,
+        utc_offset_min: 0,
+        skew_s: example.time.map(|time| skew_s(time, now)),
+        dry_run: false,
+        drifted: false,
+        verified: example.verified,
+        connection: example.connection,
+        inspection: Some(seen.facts),
+    })
+}
+
+/// The description of a tool as the example assumes it, so that its tier follows by the same rules as a real one's.
+fn tool_spec(id: &ToolId, tool: &ExampleTool) -> ToolSpec {
+    ToolSpec {
+        tool_id: id.clone(),
+        version: "1.0.0".to_owned(),
+        description: String::new(),
+        caps_required: tool.caps.clone(),
+        params_schema: Value::Object(tool.params_schema.clone()),
+        result_schema: Value::Null,
+        side_effects: tool.side_effects.clone(),
+        safety_class: tool.safety_class,
+        risk_level: tool.risk_level,
+        risk_tier: tool.risk_tier,
+        reversible: tool.reversible,
+        timeout_ms: effectd_contracts::limits::TIMEOUT_MS_DEFAULT,
+        idempotency_key_fields: None,
+        resource: None,
+        repeat: Repeat::Never,
+        sandbox_profile: SandboxProfile::default(),
+    }
+}

@@ -1,0 +1,51 @@
+//! What may happen: a pure function from recorded facts to an explained decision.
+//!
+//! ```
+//! use effectd_policy::{Overlay, Policy, demo};
+//!
+//! let policy = Policy::compile(&demo::source(), &Overlay::default())?;
+//! assert_eq!(policy.examples(), 8);
+//! # Ok::<(), effectd_policy::PolicyError>(())
+//! ```
+//!
+//! Synchronous, without clocks or sockets; only [`dir`] touches the disk. Read it in this order:
+
+pub mod limits;
+
+pub mod decision;
+pub mod evaluate;
+pub mod explain;
+pub mod facts;
+pub mod gates;
+mod mode;
+pub mod replay;
+pub mod risk;
+
+pub mod abac;
+pub mod policy;
+
+pub mod demo;
+pub mod dir;
+pub mod document;
+pub mod error;
+mod example;
+pub mod glob;
+pub mod overlay;
+pub mod source;
+
+pub mod inspect;
+pub mod redact;
+
+pub use decision::{Clamp, Decision, Denier, Reason, Redactions, Verdict};
+pub use dir::{DirStamp, PolicyDir};
+pub use document::Document;
+pub use error::{ExampleFailed, Location, PolicyError};
+pub use evaluate::evaluate;
+pub use explain::{Explanation, StepView, explain};
+pub use facts::{Facts, Finding, InspectionFacts, RedactionCounts, ToolFacts};
+pub use inspect::{Inspection, inspect};
+pub use overlay::{Change, ConsentChange, Overlay};
+pub use policy::Policy;
+pub use redact::{prune_result, prune_to, redact_secrets};
+pub use replay::{Recorded, ReplaySummary, Replayed, replay};
+pub use source::{Source, SourceFile};

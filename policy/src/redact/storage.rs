@@ -1,0 +1,163 @@
+//! What is stored or logged holds no secrets: values under secret names are removed, at any depth, in any case.
+//!
+//! Tools and people spell the same name in many ways — `apiKey`, `X-Api-Key`, `API_KEY` — and put headers into lists of
+//! pairs. All of those are one secret.
+
+use serde_json::Value;
+
+use crate::limits::VALUE_DEPTH_MAX;
+
+/// What stands in place of a secret value.
+pub const SECRET_PLACEHOLDER: &str = "[redacted:secret]";
+/// What stands in place of everything that is nested too deep to be looked at.
+pub const DEPTH_PLACEHOLDER: &str = "[redacted:depth]";
+
+/// Names whose values are secret, without separators and in lower case.
+const SECRET_NAMES: [&str; 9] = [
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "authorization",
+    "apikey",
+    "privatekey",
+    "credential",
+    "cookie",
+];
+
+/// Removes secret values in place and tells how many.
+pub fn redact_secrets(value: &mut Value) -> usize {
+    walk(value, 0)
+}
+
+/// Whether a name means a secret: one of its words, or its end, is one of the secret names.
+pub fn is_secret_name(name: &str) -> bool {
+    let squeezed: String = name
+        .chars()
+        .filter(|c| c.is_alphanumeric())
+        .flat_map(fold)
+        .collect();
+    let singular = squeezed.strip_suffix('s').unwrap_or(&squeezed);
+    if SECRET_NAMES
+        .iter()
+        .any(|secret| squeezed.ends_with(secret) || singular.ends_with(secret))
+    {
+        return true;
+    }
+    let words = words(name);
+    SECRET_NAMES.iter().any(|secret| {
+        words.iter().any(|word| word == secret) || words.windows(2).any(|two| two.concat() == *secret)
+    })
+}
+
+/// Lower case by way of upper case, so that look-alikes such as the long s are the letter they stand for.
+fn fold(c: char) -> impl Iterator<Item = char> {
+    c.to_uppercase().flat_map(char::to_lowercase)
+}
+
+/// The words of `accessTokenValue`, `access-token-value` or `ACCESS_TOKEN_VALUE`, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut previous_lower = false;
+    let mut open = false;
+    for c in name.chars() {
+        if !c.is_alphanumeric() {
+            open = false;
+            continue;
+        }
+        if !open || (c.is_uppercase() && previous_lower) {
+            words.push(String::new());
+            open = true;
+        }
+        previous_lower = c.is_lowercase() || c.is_numeric();
+        if let Some(word) = words.last_mut() {
+            word.extend(fold(c));
+        }
+    }
+    words
+}
+
+fn walk(value: &mut Value, depth: usize) -> usize {
+    if depth > VALUE_DEPTH_MAX {
+        return usize::from(hide(value, DEPTH_PLACEHOLDER));
+    }
+    match value {
+        Value::Object(members) => {
+            let names_secret = ["name", "key", "header", "field"].iter().any(|label| {
+                members
+                    .get(*label)
+                    .and_then(Value::as_str)
+                    .is_some_and(is_secret_name)
+            });
+            let mut count = 0;
+            for (name, member) in members.iter_mut() {
+                let counts =
+                    matches!(member, Value::Number(_) | Value::Bool(_)) && name.to_lowercase().ends_with('s');
+                if (is_secret_name(name) && !counts)
+                    || (names_secret && name.to_lowercase().starts_with("val"))
+                {
+                    count += usize::from(hide(member, SECRET_PLACEHOLDER));
+                } else {
+                    count += walk(member, depth + 1);
+                }
+            }
+            count
+        }
+        Value::Array(items) => {
+            if let [Value::String(name), rest @ ..] = items.as_mut_slice()
+                && rest.len() == 1
+                && is_secret_name(name)
+            {
+                return usize::from(hide(&mut rest[0], SECRET_PLACEHOLDER));
+            }
+            items.iter_mut().map(|item| walk(item, depth + 1)).sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+/// Puts the placeholder there; `false` if nothing was to be hidden.
+fn hide(value: &mut Value, placeholder: &str) -> bool {
+    if value.is_null() || value.as_str() == Some(placeholder) {
+        return false;
+    }
+    *value = Value::String(placeholder.to_owned());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn secrets_go_at_any_depth_in_any_case_and_spelling() {
+        let mut value = json!({
+            "Headers": [{"Authorization": "x"}, {"name": "X-Api-Key", "value": "y"}, ["Cookie", "z"]],
+            "deep": [[{"clientSecret": {"nested": true}, "PASSWORD": 7, "api_key": null}]],
+            "accesstoken": "a", "refreshToken": "b", "max_tokens": 100, "tokens": ["c"], "tokenizer": "bpe", "path": "p",
+        });
+        assert_eq!(redact_secrets(&mut value), 8);
+        let hidden = SECRET_PLACEHOLDER;
+        assert_eq!(
+            value,
+            json!({
+                "Headers": [{"Authorization": hidden}, {"name": "X-Api-Key", "value": hidden}, ["Cookie", hidden]],
+                "deep": [[{"clientSecret": hidden, "PASSWORD": hidden, "api_key": null}]],
+                "accesstoken": hidden, "refreshToken": hidden, "max_tokens": 100, "tokens": hidden,
+                "tokenizer": "bpe", "path": "p",
+            })
+        );
+        assert_eq!(redact_secrets(&mut value), 0, "a second pass finds nothing");
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_to_look_at_is_removed() {
+        let mut value = json!({"password": "deep secret"});
+        for _ in 0..100 {
+            value = json!([value]);
+        }
+        redact_secrets(&mut value);
+        assert!(!value.to_string().contains("deep secret"));
+    }
+}

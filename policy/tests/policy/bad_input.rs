@@ -1,0 +1,334 @@
+//! A faulty policy is refused with the file and the line, and nothing of it is used.
+
+use std::time::Instant;
+
+use effectd_policy::{Overlay, Policy, PolicyError, Source};
+
+use crate::harness::*;
+
+#[track_caller]
+fn refused(toml: &str, cedar: &str) -> String {
+    compile(toml, cedar).unwrap_err().to_string()
+}
+
+#[track_caller]
+fn edit(from: &str, to: &str) -> String {
+    assert!(TOML.contains(from), "{from}");
+    refused(&TOML.replacen(from, to, 1), CEDAR)
+}
+
+fn line_of(text: &str, part: &str) -> usize {
+    text[..text.find(part).unwrap()].matches('\n').count() + 1
+}
+
+#[test]
+fn each_mistake_in_the_tables_is_told_where_it_is() {
+    let cases = [
+        ("version = 1", "version = 2", "version 2 is unknown"),
+        ("version = 1", "version = 1\nversion = 1", "duplicate key"),
+        ("version = 1", "version = ", "policy.toml:1: "),
+        ("[orgs.home]", "[orgs.home]\nmode = 1", "unknown field `mode`"),
+        (
+            "inherits = [\"reader\"]",
+            "inherits = [\"raeder\"]",
+            "role \"writer\" inherits the unknown role \"raeder\"",
+        ),
+        (
+            "roles = [\"writer\"]",
+            "roles = [\"wirter\"]",
+            "\"agent://planner\" has the unknown role \"wirter\"",
+        ),
+        (
+            "[subjects.\"agent://guest\"]",
+            "[subjects.\"agent://*\"]",
+            "patterns are not allowed here",
+        ),
+        (
+            "subjects = [\"agent://*\", \"automation://*\"]",
+            "subjects = [\"agent://nobody\"]",
+            "unknown subject \"agent://nobody\"",
+        ),
+        (
+            "actors = [\"alice\", \"bob\"]",
+            "actors = [\"carol\"]",
+            "unknown actor \"carol\"",
+        ),
+        (
+            "visible_to = [\"role:reader\"",
+            "visible_to = [\"role:raeder\"",
+            "unknown role \"raeder\"",
+        ),
+        (
+            "org = \"home\"",
+            "org = \"work\"",
+            "unknown organisation \"work\"",
+        ),
+        ("band = \"GREEN\"", "band = \"PINK\"", "unknown variant `PINK`"),
+        (
+            "band = \"GREEN\"",
+            "band = \"GREEN\"\nroot = \"../x\"",
+            "is no root",
+        ),
+        (
+            "purpose = \"tool:files.*\"",
+            "purpose = \"files.*\"",
+            "is no purpose",
+        ),
+        (
+            "space = \"shared:household\"",
+            "space = \"shared:houshold\"",
+            "unknown space \"shared:houshold\"",
+        ),
+        (
+            "subject = \"agent://planner\"",
+            "subject = \"agent://plannr\"",
+            "unknown subject \"agent://plannr\"",
+        ),
+        ("zone = \"utc\"", "zone = \"Europe/Berlin\"", "is no zone"),
+        (
+            "zone = \"utc\"",
+            "zone = \"utc\"\nnight_from = \"25:00\"",
+            "is no time of day",
+        ),
+        (
+            "zone = \"utc\"",
+            "zone = \"utc\"\nskew_s_max = 90000",
+            "at most 86400 are allowed",
+        ),
+        ("words = [\"falcon\"]", "words = [\"\"]", "an empty word"),
+        (
+            "words = [\"falcon\"]",
+            "patterns = [\"ok\", \"(a{999}){999}\"]",
+            "the pattern is refused",
+        ),
+        ("words = [\"falcon\"]", "patterns = [\"(\"]", "unclosed group"),
+        (
+            "[safety]",
+            "[timeouts]\nmedium_ms = 4000\n[safety]",
+            "must be less than low_ms",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        let error = edit(from, to);
+        assert!(error.contains(expected), "{expected}: {error}");
+        let after = TOML.replacen(from, to, 1);
+        let line: usize = error
+            .strip_prefix("policy.toml:")
+            .and_then(|rest| rest.split(':').next())
+            .unwrap()
+            .parse()
+            .unwrap();
+        let here = line_of(&after, to.lines().next().unwrap());
+        assert!(
+            (here.saturating_sub(1)..=here + to.lines().count()).contains(&line),
+            "line {line}, not about {here}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_space_inside_another_is_refused() {
+    let error = edit("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"./workspaces\"");
+    assert!(
+        error.contains("the space private:alice lies inside the space shared:household"),
+        "{error}"
+    );
+    let same = TOML.replace("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"x\"");
+    assert!(refused(&same, CEDAR).contains("lies inside the space"));
+}
+
+#[test]
+fn roles_in_a_circle_are_refused() {
+    let error = edit("[roles.reader]", "[roles.reader]\ninherits = [\"writer\"]");
+    assert!(
+        error.contains("roles inherit in a circle: reader -> writer -> reader"),
+        "{error}"
+    );
+    let error = edit("[roles.reader]", "[roles.reader]\ninherits = [\"reader\"]");
+    assert!(
+        error.contains("roles inherit in a circle: reader -> reader"),
+        "{error}"
+    );
+    let chain: String = (0..20)
+        .map(|n| format!("[roles.r{n}]\ninherits = [\"r{}\"]\n", n + 1))
+        .collect();
+    let error = refused(&format!("{TOML}\n{chain}[roles.r20]\n"), CEDAR);
+    assert!(error.contains("more than 16 times"), "{error}");
+}
+
+#[test]
+fn each_mistake_in_the_rules_is_told_where_it_is() {
+    let permit = "permit (principal, action, resource)";
+    let cases = [
+        (
+            format!("\n\n{permit} when {{ context.devise.class == \"x\" }};"),
+            "rules.cedar:3: ",
+            "devise",
+        ),
+        (
+            format!("\n{permit} when {{\n  true &&& false }};"),
+            "rules.cedar:3: ",
+            "token",
+        ),
+        (format!("{permit};\n{permit}"), "rules.cedar:2: ", "has no end"),
+        (
+            format!("\n{permit} when {{ context.clock.hour == \"noon\" }};"),
+            "rules.cedar:2: ",
+            "",
+        ),
+        (
+            format!("\n{permit} when {{ context.clock.night && !context.clock.night && false }};"),
+            "rules.cedar:2: ",
+            "false",
+        ),
+        (
+            "permit (principal in Role::\"wirter\", action, resource);".to_owned(),
+            "rules.cedar:1: ",
+            "does not have",
+        ),
+        (
+            "permit (principal, action == Action::\"wreite\", resource);".to_owned(),
+            "rules.cedar:1: ",
+            "wreite",
+        ),
+        (
+            "permit (principal, action, resource in SpaceClass::\"publik\");".to_owned(),
+            "rules.cedar:1: ",
+            "does not have",
+        ),
+        (
+            "permit (principal == ?principal, action, resource);".to_owned(),
+            "rules.cedar:1: ",
+            "template",
+        ),
+        (
+            format!("@id(\"a\") {permit};\n@id(\"a\") {permit};"),
+            "rules.cedar:2: ",
+            "stands already at rules.cedar:1",
+        ),
+        (format!("@id(\"\") {permit};"), "rules.cedar:1: ", "@id"),
+    ];
+    for (cedar, place, expected) in cases {
+        let error = refused(TOML, &cedar);
+        assert!(
+            error.starts_with(place) && error.contains(expected),
+            "{expected}: {error}"
+        );
+    }
+}
+
+#[test]
+fn rules_that_would_overflow_a_reader_are_refused_before_it_reads() {
+    let permit = "permit (principal, action, resource) when ";
+    let chain = |n: usize| format!("{permit}{{ true{} }};", " && true".repeat(n));
+    let cases = [
+        (
+            format!(
+                "{permit}{{ {}true{} }};",
+                "(".repeat(100_000),
+                ")".repeat(100_000)
+            ),
+            "nest brackets at most 24",
+        ),
+        (chain(60_000), "at most 256 signs of operators"),
+        (
+            format!("{permit}{{ {} }};", "if true then true else ".repeat(10_000)),
+            "at most 8192 bytes",
+        ),
+        (
+            format!("{permit}{{ {}true }};", "!".repeat(100_000)),
+            "at most 256 signs",
+        ),
+        (
+            format!("{permit}{{ context{} }};", ".a".repeat(100_000)),
+            "at most 256 signs",
+        ),
+    ];
+    for (cedar, expected) in cases {
+        let error = refused(TOML, &cedar);
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    // What is just inside the bounds is read, validated and evaluated on a small stack, as worker threads have.
+    let deep = format!("{permit}{{ {}true{} }};", "(".repeat(20), ")".repeat(20));
+    let nested = format!(
+        "{permit}{{ {}true }};",
+        "if context.dry_run then false else ".repeat(200)
+    );
+    let negated = format!("{permit}{{ {}true{} }};", "!(".repeat(20), ")".repeat(20));
+    let inside = format!("{}\n{deep}\n{nested}\n{negated}\n", chain(110));
+    let check = move || {
+        let policy = compile(TOML, &inside).unwrap();
+        assert_permitted(&decide(&policy, |_| ()));
+    };
+    std::thread::Builder::new()
+        .stack_size(2 * 1024 * 1024)
+        .spawn(check)
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn a_megabyte_of_policy_is_refused_quickly() {
+    let begun = Instant::now();
+    let comment = format!("# {}\n", "x".repeat(1_048_576));
+    let error =
+        Policy::compile(&Source::new(format!("{comment}{TOML}"), []), &Overlay::default()).unwrap_err();
+    assert!(
+        matches!(error, PolicyError::TooLarge { max: 524_288, .. }),
+        "{error}"
+    );
+    let many: String = (0..11_000)
+        .map(|n| format!("[devices.d{n}]\nclass = \"x\"\n"))
+        .collect();
+    let error = refused(&format!("{TOML}\n{many}"), CEDAR);
+    assert!(
+        error.contains("devices has 11002 entries; at most 10000 are allowed"),
+        "{error}"
+    );
+    let rules = "permit (principal, action, resource);\n".repeat(2_001);
+    assert!(refused(TOML, &rules).contains("rules.cedar:2001: more than 2000 rules"));
+    let nested = format!("version = 1\nx = {}{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(refused(&nested, "").starts_with("policy.toml:"));
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_policy_that_fails_its_own_example_is_refused_with_the_reason() {
+    let example = |expect: &str| {
+        format!(
+            "{TOML}\n[example_tools.\"files.write_text\"]\nsafety_class = \"LOW\"\nrisk_level = \"write\"\n\
+             side_effects = [\"filesystem_write\"]\nreversible = true\n[[examples]]\nname = \"guests write\"\n\
+             expect = \"{expect}\"\nprincipal = \"user://alice\"\nsubject = \"agent://guest\"\n\
+             space = \"shared:garden\"\ntool = \"files.write_text\"\n"
+        )
+    };
+    let error = refused(&example("permit"), CEDAR);
+    assert!(error.contains("example \"guests write\" expects \"permit\", but the policy says \"deny by abac\": the space shared:garden is not visible to agent://guest"), "{error}");
+    let line = line_of(&example("permit"), "[[examples]]");
+    assert!(
+        error.starts_with(&format!("policy.toml:{line}: ")),
+        "{line}: {error}"
+    );
+    assert!(refused(&example("deny by consent"), CEDAR).contains("but the policy says \"deny by abac\""));
+    assert!(refused(&example("forbid"), CEDAR).contains("is no verdict"));
+    assert!(refused(&example("deny by magic"), CEDAR).contains("is no verdict"));
+    compile(&example("deny by abac"), CEDAR).unwrap();
+    compile(&example("deny"), CEDAR).unwrap();
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
+    #[test]
+    fn garbage_is_refused_and_never_panics(toml in "\\PC{0,200}", cedar in "[a-z(){};\"@=.,:/\\\\ \n]{0,200}") {
+        let _ = compile(&toml, "");
+        let _ = compile(TOML, &cedar);
+    }
+
+    #[test]
+    fn a_damaged_policy_never_panics(at in 0..TOML.len(), byte in proptest::char::range(' ', '~')) {
+        let mut damaged = TOML.to_owned();
+        damaged.replace_range(at..=at, &byte.to_string());
+        let _ = compile(&damaged, CEDAR);
+    }
+}

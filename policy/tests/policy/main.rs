@@ -1,0 +1,17 @@
+//! The policy from outside: files in, decisions out.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
+
+mod harness;
+
+mod bad_input;
+mod bands;
+mod demo;
+mod directory;
+mod explaining;
+mod gates;
+mod inspection;
+mod modes;
+mod overlays;
+mod replaying;
+mod schemas;
+mod tightening;

@@ -1,0 +1,134 @@
+//! `effectd run`: carry out one request, here and now, and show its receipt.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use effectd_actors::Answer;
+use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use effectd_contracts::{ActionRequest, Outcome};
+
+use super::{Common, complain, show};
+use crate::config::{Config, state_dir};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::runtime::Runtime;
+
+/// Carry out one request and show its receipt
+///
+/// The request passes validation and every gate of the policy, runs in a fresh sandbox, and ends in one signed receipt.
+/// The same request again is not done again: you get the receipt of the first time. In an empty state directory a demo
+/// policy is put in place first.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd run examples/write_note.json\n  planner | effectd run - -o json"
+)]
+pub(super) struct Run {
+    /// The request, in JSON; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    request: PathBuf,
+    /// How the receipt is shown
+    #[arg(long, short, value_enum, default_value = "text", value_name = "FORM")]
+    output: Form,
+    /// Show the action's way through the stages
+    #[arg(long)]
+    pub(super) trace: bool,
+}
+
+/// How a receipt is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// For people.
+    Text,
+    /// For programs: the receipt, one JSON object.
+    Json,
+}
+
+impl Run {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        let request = match self.read() {
+            Ok(request) => request,
+            Err(what) => {
+                complain(&what);
+                return Exit::Usage;
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let outcome = match runtime {
+            Ok(runtime) => runtime.block_on(self.carry_out(common, request)),
+            Err(error) => Err(Error::Internal(format!("no threads can be started: {error}"))),
+        };
+        match outcome {
+            Ok(answer) => self.tell(&answer),
+            Err(error) => {
+                complain(&error);
+                error.exit()
+            }
+        }
+    }
+
+    fn read(&self) -> Result<ActionRequest, String> {
+        let name = self.request.display();
+        let read = |input: &mut dyn Read| {
+            // One byte more than is allowed, so that what is too large is refused and not cut.
+            let mut bytes = Vec::new();
+            input
+                .take(REQUEST_BYTES_MAX as u64 + 1)
+                .read_to_end(&mut bytes)
+                .map(|_| bytes)
+        };
+        let bytes = if self.request.as_os_str() == "-" {
+            read(&mut std::io::stdin().lock())
+        } else {
+            File::open(&self.request).and_then(|mut file| read(&mut file))
+        };
+        let bytes = bytes
+            .map_err(|error| format!("{name} cannot be read: {error}; name a file that holds a request"))?;
+        ActionRequest::parse(&bytes).map_err(|failure| {
+            format!(
+                "{name} is no request: {}; examples/write_note.json is one",
+                failure.message
+            )
+        })
+    }
+
+    async fn carry_out(&self, common: &Common, request: ActionRequest) -> Result<Answer, Error> {
+        let config = Config::embedded(state_dir(common.state.clone()))?;
+        let runtime = Runtime::start(config).await?;
+        if runtime.state().seeded() {
+            let policy = runtime.state().policy_dir();
+            let note = format!(
+                "first use: a demo policy is in {}; it permits the example and little else",
+                policy.display()
+            );
+            complain(&note);
+        }
+        let answer = runtime.exec(request).await;
+        runtime.stop().await;
+        Ok(answer)
+    }
+
+    #[expect(clippy::print_stdout, reason = "the receipt is what the command is for")]
+    fn tell(&self, answer: &Answer) -> Exit {
+        match (answer, self.output) {
+            (Answer::Done(done), Form::Json) => match serde_json::to_string_pretty(&*done.receipt) {
+                Ok(text) => println!("{text}"),
+                Err(error) => complain(&error),
+            },
+            (Answer::Done(done), Form::Text) => print!("{}", show::receipt(&done.receipt, done.before)),
+            (Answer::Refused(failure), Form::Json) => {
+                println!("{}", serde_json::json!({ "refused": failure }));
+                complain(failure);
+            }
+            (Answer::Refused(failure), Form::Text) => complain(failure),
+        }
+        if let (Answer::Done(done), Form::Json) = (answer, self.output)
+            && done.before
+            && done.receipt.outcome == Outcome::Executed
+        {
+            complain(&"already done before; this is the receipt of that time");
+        }
+        Exit::of_answer(answer)
+    }
+}

@@ -1,0 +1,79 @@
+//! How a runtime is set up.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_contracts::{Clock, Principal, SystemClock};
+
+use crate::error::Error;
+
+/// The state directory of `effectd run`, unless another is named.
+pub const STATE_DEFAULT: &str = ".effectd";
+/// The environment variable that names the state directory.
+pub const STATE_VARIABLE: &str = "EFFECTD_STATE";
+
+/// How a runtime is set up.
+#[derive(Clone)]
+pub struct Config {
+    /// Where everything is kept.
+    pub state: PathBuf,
+    /// Put the demo policy into a state directory that has none.
+    pub seed_demo: bool,
+    /// The program that becomes the sandbox's zygote: one that calls [`crate::init`] first in `main`.
+    pub zygote_exe: PathBuf,
+    /// On whose behalf this process speaks.
+    pub principal: Principal,
+    /// How long work on its way may take to finish when the runtime stops.
+    pub stop_grace: Duration,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("state", &self.state)
+            .field("principal", &self.principal)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// A runtime inside this process, with this state directory, for the user this process runs as. On first use the
+    /// demo policy is put there.
+    pub fn embedded(state: impl AsRef<Path>) -> Result<Self, Error> {
+        let zygote_exe = std::env::current_exe()
+            .map_err(|error| Error::Internal(format!("this program cannot be found on disk: {error}")))?;
+        Ok(Self {
+            state: state.as_ref().to_owned(),
+            seed_demo: true,
+            zygote_exe,
+            principal: local_principal()?,
+            stop_grace: Duration::from_secs(10),
+            clock: Arc::new(SystemClock),
+        })
+    }
+}
+
+/// `user://<name>` of the user this process runs as; the number where there is no name.
+fn local_principal() -> Result<Principal, Error> {
+    let uid = nix::unistd::geteuid();
+    let name = match nix::unistd::User::from_uid(uid) {
+        Ok(Some(user)) => user.name,
+        Ok(None) | Err(_) => uid.to_string(),
+    };
+    Principal::new(format!("user://{name}")).map_err(|error| Error::Internal(error.to_string()))
+}
+
+/// The state directory: what is named, or the environment's, or the default.
+pub fn state_dir(named: Option<PathBuf>) -> PathBuf {
+    let from_environment = || {
+        std::env::var_os(STATE_VARIABLE)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    named
+        .or_else(from_environment)
+        .unwrap_or_else(|| PathBuf::from(STATE_DEFAULT))
+}

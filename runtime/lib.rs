@@ -1,0 +1,56 @@
+//! effectd: the only process on a machine that may act on behalf of AI planners.
+//!
+//! A decision goes in; it is validated, gated by policy, de-duplicated, run in a fresh kernel-enforced sandbox, and comes
+//! out as a signed receipt. This crate puts the parts together: as the program `effectd`, and as a library for programs
+//! that want the runtime inside.
+//!
+//! ```no_run
+//! use effectd::{Answer, Config, Runtime};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     effectd::init(); // first of all: in a sandbox's zygote this never returns
+//!     let request = effectd::contracts::ActionRequest::parse(&std::fs::read("examples/write_note.json")?)?;
+//!     tokio::runtime::Runtime::new()?.block_on(async {
+//!         let runtime = Runtime::start(Config::embedded(".effectd")?).await?;
+//!         match runtime.exec(request).await {
+//!             Answer::Done(done) => println!("{:?} {}", done.receipt.status, done.receipt.reward.scalar),
+//!             Answer::Refused(failure) => println!("{failure}"),
+//!         }
+//!         runtime.stop().await;
+//!         Ok(())
+//!     })
+//! }
+//! ```
+
+pub mod config;
+pub mod error;
+pub mod exit;
+pub mod keys;
+pub mod policy_store;
+pub mod reload;
+pub mod runtime;
+pub mod spaces;
+pub mod state;
+
+pub mod cli;
+pub mod telemetry;
+
+pub use config::Config;
+pub use effectd_actors::{Answer, Done};
+pub use effectd_contracts as contracts;
+pub use error::Error;
+pub use exit::Exit;
+pub use runtime::Runtime;
+
+use effectd_adapters::Workspace;
+use effectd_sandbox::ChildCtx;
+
+/// To be called first in `main`, before any thread is started. In an ordinary process it returns at once; in a process that
+/// the sandbox started it never returns, and the tools run there.
+pub fn init() {
+    effectd_sandbox::init(dispatch);
+}
+
+fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
+    effectd_adapters::dispatch(&Workspace::new(context.workspace(), context.tmp()), request)
+}

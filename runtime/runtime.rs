@@ -1,0 +1,174 @@
+//! Puts the parts together and takes them apart again.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use effectd_actors::reward::Weights;
+use effectd_actors::{Answer, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry};
+use effectd_bus::{Store, embedded};
+use effectd_contracts::{ActionId, ActionRequest, Clock, Digest, Failure, Origin, Principal};
+use effectd_policy::{Change, Overlay};
+use effectd_sandbox::{Sandbox, SandboxConfig};
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::keys;
+use crate::policy_store;
+use crate::reload;
+use crate::spaces;
+use crate::state::State;
+
+/// A running runtime.
+pub struct Runtime {
+    pipeline: Pipeline,
+    store: Arc<dyn Store>,
+    metrics: prometheus::Registry,
+    principal: Principal,
+    state: State,
+    stop_grace: Duration,
+    watch: tokio::task::JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A submitted action: something to wait for.
+#[derive(Debug)]
+pub struct Ticket<'a> {
+    runtime: &'a Runtime,
+    action_id: ActionId,
+}
+
+impl Ticket<'_> {
+    /// Which action.
+    pub fn action_id(&self) -> &ActionId {
+        &self.action_id
+    }
+
+    /// Waits for the action's receipt.
+    pub async fn receipt(&self) -> Result<Answer, Failure> {
+        self.runtime.pipeline.wait(&self.action_id).await
+    }
+}
+
+impl Runtime {
+    /// Starts a runtime, and with it the replay of what an earlier one left on its bus. The host is asked first whether it
+    /// can confine tools: if not, nothing is made or changed.
+    pub async fn start(config: Config) -> Result<Self, Error> {
+        let sandbox = Arc::new(Sandbox::start(SandboxConfig::new(&config.zygote_exe))?);
+        let state = State::prepare(&config.state, config.seed_demo)?;
+        // Before the store is opened: a state without a usable policy stays as it is.
+        state.load_policy(&Overlay::default())?;
+        let store: Arc<dyn Store> = Arc::new(open_store(&state, &config.clock)?);
+        let metrics = prometheus::Registry::new();
+        let space_parts = Arc::new(OnceLock::new());
+        let parts = Parts::new(Ingredients {
+            store: store.clone(),
+            registry: Arc::new(registry()?),
+            sandbox,
+            clock: config.clock,
+            identity: Arc::new(keys::identity(&state.keys_dir())?),
+            space_roots: spaces::roots(state.base(), space_parts.clone()),
+            weights: Weights::default(),
+            metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
+            policy: Arc::new(policy_store::load(&state, &*store)?),
+        });
+        drop(space_parts.set(Arc::downgrade(&parts)));
+        let watch = tokio::spawn(reload::watch(state.clone(), Arc::downgrade(&parts)));
+        let pipeline = Pipeline::start(parts).await?;
+        let (principal, stop_grace) = (config.principal, config.stop_grace);
+        Ok(Self {
+            pipeline,
+            store,
+            metrics,
+            principal,
+            state,
+            stop_grace,
+            watch,
+        })
+    }
+
+    /// Has a request carried out, and waits for the answer.
+    pub async fn exec(&self, request: ActionRequest) -> Answer {
+        self.pipeline.exec(self.incoming(request)).await
+    }
+
+    /// Puts a request on the bus. When this returns, it is on disk and will be carried out or refused, whatever dies.
+    pub async fn submit(&self, request: ActionRequest) -> Result<Ticket<'_>, Failure> {
+        let action_id = self.pipeline.submit(self.incoming(request)).await?;
+        Ok(Ticket {
+            runtime: self,
+            action_id,
+        })
+    }
+
+    /// Reads the policy anew and puts it in force, and answers its digest. A faulty one is refused, and the one in force
+    /// stays.
+    pub fn reload_policy(&self) -> Result<Digest, Error> {
+        reload::reload(&self.state, self.pipeline.parts())
+    }
+
+    /// Makes a change to the policy beside its files, and puts it in force. Blocks for one durable write.
+    pub fn change_policy(&self, change: Change) -> Result<Digest, Error> {
+        policy_store::change(&self.state, &*self.store, change)?;
+        self.reload_policy()
+    }
+
+    /// What is remembered.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The pipeline itself.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// The figures, for whoever exports them.
+    pub fn metrics(&self) -> &prometheus::Registry {
+        &self.metrics
+    }
+
+    /// Where everything is kept.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Stops. What is on its way is finished within the grace, or stays on the bus for the next start. Says whether
+    /// everything was finished.
+    pub async fn stop(self) -> bool {
+        self.watch.abort();
+        let finished = self.pipeline.stop(self.stop_grace).await;
+        if let Err(error) = self.store.close() {
+            tracing::error!(%error, "the store did not close cleanly");
+        }
+        finished
+    }
+
+    fn incoming(&self, request: ActionRequest) -> Incoming {
+        Incoming {
+            request,
+            principal: self.principal.clone(),
+            origin: Origin::Arbiter,
+        }
+    }
+}
+
+fn open_store(state: &State, clock: &Arc<dyn Clock>) -> Result<impl Store + use<>, Error> {
+    let config = embedded::EmbeddedConfig::new(state.path());
+    Ok(embedded::open(config, clock.clone())?)
+}
+
+/// Every tool that effectd brings, with its parameter rules.
+pub fn registry() -> Result<Registry, Error> {
+    let mut registry = Registry::default();
+    for tool in effectd_adapters::all() {
+        registry.register(tool.spec(), Arc::new(|params| tool.check(params)))?;
+    }
+    Ok(registry)
+}

@@ -1,0 +1,182 @@
+//! From the kernel's facts to the one code that says how a call ended.
+
+use effectd_contracts::Code;
+
+use crate::call::Ending;
+use crate::sys::process::Ended;
+
+/// Exit codes of the child's own signal handlers. A child that lies with them can only claim another failure.
+pub(crate) const EXIT_CPU_LIMIT: i32 = 241;
+pub(crate) const EXIT_FILE_LIMIT: i32 = 242;
+pub(crate) const EXIT_MEMORY_LIMIT: i32 = 243;
+pub(crate) const EXIT_ABORTED: i32 = 244;
+
+/// Why the conversation with a child is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A whole answer came.
+    Replied(Vec<u8>),
+    /// The runtime refused a system call for good.
+    Denied { code: Code, what: String },
+    /// The deadline passed.
+    TimedOut,
+    /// The answer announced itself as larger than it may be.
+    OutputLimit,
+    /// Bytes came that are no answer.
+    Garbage,
+    /// The tool's code panicked.
+    Panicked,
+    /// The child could not narrow itself to the request.
+    NotNarrowed(String),
+    /// The channel closed without an answer.
+    Silent,
+}
+
+/// What else the kernel has counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Facts {
+    /// How the tree's first process ended; `None` if nobody was left to say, because the zygote died too.
+    pub(crate) ended: Option<Ended>,
+    /// Processes that were killed for lack of memory.
+    pub(crate) oom_kills: u64,
+    /// Processes that were refused for lack of room.
+    pub(crate) fork_refusals: u64,
+    pub(crate) cpu_limit_ms: u64,
+}
+
+/// The ending of a call.
+pub(crate) fn classify(cause: Cause, facts: &Facts) -> Ending {
+    let (code, detail, started) = match cause {
+        Cause::Replied(bytes) => return Ending::Replied(bytes),
+        Cause::Denied { code, what } => (code, format!("{what} is banned"), true),
+        Cause::TimedOut if facts.fork_refusals > 0 => (
+            Code::ProcessLimit,
+            "it kept starting processes until its deadline".to_owned(),
+            true,
+        ),
+        Cause::TimedOut => (Code::TimedOut, "the deadline passed".to_owned(), true),
+        Cause::OutputLimit => (
+            Code::OutputLimit,
+            "the answer is larger than it may be".to_owned(),
+            true,
+        ),
+        Cause::Garbage => (
+            Code::SandboxFailed,
+            "the answer is not an answer".to_owned(),
+            true,
+        ),
+        Cause::Panicked => (Code::SandboxFailed, "the tool's code panicked".to_owned(), true),
+        Cause::NotNarrowed(why) => (
+            Code::SandboxFailed,
+            format!("not narrowed to the request: {why}"),
+            false,
+        ),
+        Cause::Silent => {
+            let (code, detail) = silent(facts);
+            (code, detail, true)
+        }
+    };
+    Ending::Killed {
+        code,
+        detail,
+        started,
+    }
+}
+
+fn silent(facts: &Facts) -> (Code, String) {
+    let Some(ended) = facts.ended else {
+        return (Code::SandboxFailed, "the zygote ended during the call".to_owned());
+    };
+    if facts.oom_kills > 0 {
+        return (Code::MemoryLimit, "killed for lack of memory".to_owned());
+    }
+    let cpu_ms = (ended.user_us + ended.system_us) / 1_000;
+    if libc::WIFSIGNALED(ended.status) {
+        return match libc::WTERMSIG(ended.status) {
+            libc::SIGSYS => (Code::SyscallDenied, "a banned system call (SIGSYS)".to_owned()),
+            libc::SIGKILL if cpu_ms >= facts.cpu_limit_ms => {
+                (Code::CpuLimit, "out of processor time".to_owned())
+            }
+            signal => (Code::SandboxFailed, format!("ended by signal {signal}")),
+        };
+    }
+    match libc::WEXITSTATUS(ended.status) {
+        EXIT_CPU_LIMIT => (Code::CpuLimit, "out of processor time".to_owned()),
+        EXIT_FILE_LIMIT => (Code::FileLimit, "a file grew larger than it may".to_owned()),
+        EXIT_MEMORY_LIMIT => (Code::MemoryLimit, "out of address space".to_owned()),
+        EXIT_ABORTED => (Code::SandboxFailed, "the tool's code aborted".to_owned()),
+        code => (
+            Code::SandboxFailed,
+            format!("ended with status {code} and without an answer"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silent_with(status: i32, cpu_us: u64, oom_kills: u64) -> Code {
+        let ended = Some(Ended {
+            status,
+            user_us: cpu_us,
+            ..Ended::default()
+        });
+        let facts = Facts {
+            ended,
+            oom_kills,
+            cpu_limit_ms: 1_000,
+            fork_refusals: 0,
+        };
+        match classify(Cause::Silent, &facts) {
+            Ending::Killed { code, .. } => code,
+            Ending::Replied(_) => Code::Internal,
+        }
+    }
+
+    #[test]
+    fn each_limit_has_its_own_code() {
+        assert_eq!(silent_with(libc::SIGSYS, 0, 0), Code::SyscallDenied);
+        assert_eq!(silent_with(libc::SIGKILL, 1_000_000, 0), Code::CpuLimit);
+        assert_eq!(silent_with(libc::SIGKILL, 0, 1), Code::MemoryLimit);
+        assert_eq!(
+            silent_with(libc::SIGKILL, 0, 0),
+            Code::SandboxFailed,
+            "killed by somebody else"
+        );
+        assert_eq!(silent_with(EXIT_CPU_LIMIT << 8, 0, 0), Code::CpuLimit);
+        assert_eq!(silent_with(EXIT_FILE_LIMIT << 8, 0, 0), Code::FileLimit);
+        assert_eq!(silent_with(EXIT_MEMORY_LIMIT << 8, 0, 0), Code::MemoryLimit);
+        assert_eq!(silent_with(0, 0, 0), Code::SandboxFailed);
+    }
+
+    #[test]
+    fn a_dead_zygote_is_a_typed_end() {
+        let facts = Facts::default();
+        assert!(matches!(
+            classify(Cause::Silent, &facts),
+            Ending::Killed {
+                code: Code::SandboxFailed,
+                ..
+            }
+        ));
+        let refused = Facts {
+            fork_refusals: 3,
+            ..facts
+        };
+        assert!(matches!(
+            classify(Cause::TimedOut, &refused),
+            Ending::Killed {
+                code: Code::ProcessLimit,
+                ..
+            }
+        ));
+        assert!(matches!(
+            classify(Cause::TimedOut, &facts),
+            Ending::Killed {
+                code: Code::TimedOut,
+                ..
+            }
+        ));
+    }
+}

@@ -1,0 +1,80 @@
+//! Why a call could not be made at all. What happens *inside* a sandbox is an [`crate::Ending`], never an error.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use effectd_contracts::{Code, Failure, Phase};
+
+/// A call that was not made. Nothing has run.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SandboxError {
+    /// The host cannot enforce what the profile promises.
+    #[error("the sandbox is unavailable: {what}; {fix}")]
+    Unavailable {
+        /// What is missing.
+        what: String,
+        /// What a person can do about it.
+        fix: String,
+    },
+    /// The space's root cannot be used.
+    #[error("the workspace {} cannot be used: {what}; {fix}", path.display())]
+    Workspace {
+        /// Which root.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// What a person can do about it.
+        fix: String,
+    },
+    /// The profile data is wrong.
+    #[error("profile: {0}")]
+    Profile(String),
+    /// The request breaks a bound of the sandbox.
+    #[error("the call was refused: {0}")]
+    Refused(String),
+    /// Every zygote is in use, or no child became ready in time.
+    #[error("the sandbox is busy: {0}")]
+    Busy(&'static str),
+    /// The sandbox was shut down.
+    #[error("the sandbox is shut down")]
+    Closed,
+    /// The zygote could not be started or talked to.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: Arc<io::Error>,
+    },
+}
+
+impl SandboxError {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            what,
+            source: Arc::new(source),
+        }
+    }
+
+    /// The wire code.
+    pub const fn code(&self) -> Code {
+        match self {
+            Self::Unavailable { .. } | Self::Workspace { .. } | Self::Profile(_) => Code::SandboxUnavailable,
+            Self::Refused(_) => Code::ParamsInvalid,
+            Self::Busy(_) => Code::Overloaded,
+            Self::Closed => Code::ShuttingDown,
+            Self::Io { .. } => Code::SandboxFailed,
+        }
+    }
+
+    /// Whether the same call may succeed later without anything being repaired.
+    pub const fn retryable(&self) -> bool {
+        self.code().retryable()
+    }
+
+    /// The same, as the contracts say it.
+    pub fn failure(&self) -> Failure {
+        Failure::new(self.code(), Phase::Sandbox, self.to_string())
+    }
+}

@@ -1,0 +1,445 @@
+//! Profiles: data files that say what a confined process may see, call and use.
+//!
+//! They are compiled into the binary, so that what was reviewed is what runs; a tool's spec and a call can only take away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use effectd_contracts::{BaseProfile, Code, SandboxProfile};
+use serde::{Deserialize, Serialize};
+
+use crate::error::SandboxError;
+use crate::filter::{Condition, Program, Test, Verdict, compile};
+use crate::limits::OUTPUT_BYTES_MAX;
+use crate::syscalls;
+
+const GROUPS: &str = include_str!("../profiles/groups.toml");
+const DEFAULT: &str = include_str!("../profiles/default.toml");
+const EXEC: &str = include_str!("../profiles/exec.toml");
+const HIGH_ISOLATION: &str = include_str!("../profiles/high_isolation.toml");
+
+/// What the zygote and its children call only to confine themselves; the narrow filter takes all of it away again.
+const SETUP: &[&str] = &[
+    "clone3",
+    "socketpair",
+    "sendmsg",
+    "recvmsg",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "move_mount",
+    "mount",
+    "capset",
+    "prctl",
+    "seccomp",
+    "signalfd4",
+];
+
+/// How much one call may use. `None` leaves a bound as the profile has it; a number can only lower it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Processor time, in milliseconds; the kernel counts whole seconds, so it is rounded up.
+    pub cpu_ms: Option<u64>,
+    /// Memory: of the whole process tree where a cgroup can be had, otherwise of each process.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads at a time.
+    pub processes: Option<u64>,
+    /// Open descriptors of each process.
+    pub open_files: Option<u64>,
+    /// Size of any one file it writes.
+    pub file_bytes: Option<u64>,
+    /// Size of the answer.
+    pub output_bytes: Option<u64>,
+}
+
+/// A profile's own limits: every one has a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ceilings {
+    pub(crate) cpu_ms: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) processes: u64,
+    pub(crate) open_files: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) output_bytes: u64,
+    pub(crate) tmp_bytes: u64,
+}
+
+impl Ceilings {
+    /// The smaller of both, field by field.
+    fn lowest(self, other: Self) -> Self {
+        Self {
+            cpu_ms: self.cpu_ms.min(other.cpu_ms),
+            memory_bytes: self.memory_bytes.min(other.memory_bytes),
+            processes: self.processes.min(other.processes),
+            open_files: self.open_files.min(other.open_files),
+            file_bytes: self.file_bytes.min(other.file_bytes),
+            output_bytes: self.output_bytes.min(other.output_bytes),
+            tmp_bytes: self.tmp_bytes.min(other.tmp_bytes),
+        }
+    }
+
+    /// What is left when a call asks for less. More is never given.
+    pub(crate) fn narrowed(self, limits: &Limits) -> Self {
+        let least = |ceiling: u64, asked: Option<u64>| asked.map_or(ceiling, |asked| asked.min(ceiling));
+        Self {
+            cpu_ms: least(self.cpu_ms, limits.cpu_ms),
+            memory_bytes: least(self.memory_bytes, limits.memory_bytes),
+            processes: least(self.processes, limits.processes),
+            open_files: least(self.open_files, limits.open_files),
+            file_bytes: least(self.file_bytes, limits.file_bytes),
+            output_bytes: least(self.output_bytes, limits.output_bytes).min(OUTPUT_BYTES_MAX),
+            tmp_bytes: self.tmp_bytes,
+        }
+    }
+}
+
+/// What becomes of a call that makes a banned system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnDenied {
+    /// It ends.
+    Kill,
+    /// The system call fails, and is counted.
+    Errno,
+}
+
+/// One path of the host in the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TreeEntry {
+    pub(crate) path: String,
+    pub(crate) access: TreeAccess,
+    #[serde(default)]
+    pub(crate) optional: bool,
+}
+
+/// What may be done with a path of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TreeAccess {
+    Read,
+    Execute,
+    Device,
+}
+
+/// The namespaces that each child gets for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ChildNamespace {
+    Pid,
+    User,
+    Mount,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileFile {
+    name: String,
+    on_denied: OnDenied,
+    proc: bool,
+    child_namespaces: BTreeSet<ChildNamespace>,
+    tree: Vec<TreeEntry>,
+    syscalls: SyscallsFile,
+    limits: Ceilings,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SyscallsFile {
+    deny: Vec<String>,
+    quiet: BTreeMap<String, Errno>,
+    argument: Vec<ArgumentFile>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+enum Errno {
+    #[serde(rename = "ENOSYS")]
+    NoSuchCall,
+    #[serde(rename = "EPERM")]
+    NotPermitted,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArgumentFile {
+    syscall: String,
+    argument: u32,
+    deny_bits: Option<u32>,
+    deny: Option<Vec<u32>>,
+    allow: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModifierFile {
+    name: String,
+    require_tree_memory: bool,
+    allow: Vec<String>,
+    limits: Ceilings,
+}
+
+/// A profile, ready to be enforced.
+#[derive(Debug, Clone)]
+pub(crate) struct Profile {
+    pub(crate) id: SandboxProfile,
+    pub(crate) on_denied: OnDenied,
+    pub(crate) proc: bool,
+    pub(crate) child_namespaces: BTreeSet<ChildNamespace>,
+    pub(crate) tree: Vec<TreeEntry>,
+    pub(crate) base_filter: Program,
+    pub(crate) narrow_filter: Program,
+    pub(crate) ceilings: Ceilings,
+    /// Whether the memory of all processes together must be bounded by the kernel.
+    pub(crate) require_tree_memory: bool,
+    network: BTreeSet<u32>,
+}
+
+impl Profile {
+    /// Reads the profile's data. Fails only if the shipped data is wrong, which a test rules out.
+    pub(crate) fn load(id: SandboxProfile) -> Result<Self, SandboxError> {
+        let text = match id.base {
+            BaseProfile::Default => DEFAULT,
+            BaseProfile::Exec => EXEC,
+        };
+        let groups: BTreeMap<String, Vec<String>> = parse("groups", GROUPS)?;
+        let file: ProfileFile = parse(id.as_str(), text)?;
+        let modifier: Option<ModifierFile> = match id.high_isolation {
+            true => Some(parse("high_isolation", HIGH_ISOLATION)?),
+            false => None,
+        };
+        let rules = Rules::read(&groups, &file, modifier.as_ref())?;
+        tracing::trace!(
+            profile = file.name,
+            modifier = modifier.as_ref().map(|m| m.name.as_str()),
+            "profile read"
+        );
+        let ceilings = modifier
+            .as_ref()
+            .map_or(file.limits, |modifier| file.limits.lowest(modifier.limits));
+        Ok(Self {
+            id,
+            on_denied: file.on_denied,
+            proc: file.proc,
+            child_namespaces: file.child_namespaces,
+            tree: file.tree,
+            base_filter: rules.base(),
+            narrow_filter: rules.narrow(),
+            ceilings,
+            require_tree_memory: modifier.is_some_and(|modifier| modifier.require_tree_memory)
+                && ceilings.processes > 1,
+            network: rules.network,
+        })
+    }
+
+    /// The code for a refused system call.
+    pub(crate) fn code_of(&self, number: u32) -> Code {
+        if self.network.contains(&number) {
+            Code::NetworkDenied
+        } else {
+            Code::SyscallDenied
+        }
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, SandboxError> {
+    toml::from_str(text).map_err(|error| SandboxError::Profile(format!("{name}: {}", error.message())))
+}
+
+/// What a profile says about system calls, by number.
+struct Rules {
+    denied: BTreeSet<u32>,
+    quiet: BTreeMap<u32, u16>,
+    conditions: BTreeMap<u32, Condition>,
+    network: BTreeSet<u32>,
+    on_denied: OnDenied,
+}
+
+fn number(name: &str) -> Result<u32, SandboxError> {
+    syscalls::number(name).ok_or_else(|| SandboxError::Profile(format!("no system call is called {name:?}")))
+}
+
+impl Rules {
+    fn read(
+        groups: &BTreeMap<String, Vec<String>>,
+        file: &ProfileFile,
+        modifier: Option<&ModifierFile>,
+    ) -> Result<Self, SandboxError> {
+        let group = |name: &str| -> Result<BTreeSet<u32>, SandboxError> {
+            let names = groups
+                .get(name)
+                .ok_or_else(|| SandboxError::Profile(format!("no group @{name}")))?;
+            names.iter().map(|name| number(name)).collect()
+        };
+        let mut denied = BTreeSet::new();
+        for item in &file.syscalls.deny {
+            match item.strip_prefix('@') {
+                Some(name) => denied.extend(group(name)?),
+                None => _ = denied.insert(number(item)?),
+            }
+        }
+        if let Some(modifier) = modifier {
+            let allowed: BTreeSet<u32> = modifier
+                .allow
+                .iter()
+                .map(|name| number(name))
+                .collect::<Result<_, _>>()?;
+            denied.extend(syscalls::numbers().filter(|number| !allowed.contains(number)));
+        }
+        let mut quiet = BTreeMap::new();
+        for (name, errno) in &file.syscalls.quiet {
+            let errno = match errno {
+                Errno::NoSuchCall => libc::ENOSYS,
+                Errno::NotPermitted => libc::EPERM,
+            };
+            quiet.insert(number(name)?, errno as u16);
+            denied.insert(number(name)?);
+        }
+        let mut conditions = BTreeMap::new();
+        for rule in &file.syscalls.argument {
+            let (at, condition) = rule.read()?;
+            // A condition is an exception to a ban only where it lists what is allowed.
+            let excepted = matches!(condition.test, Test::Allow(_));
+            let banned_by_modifier = modifier.is_some_and(|m| !m.allow.contains(&rule.syscall));
+            if excepted && !banned_by_modifier {
+                denied.remove(&at);
+            }
+            conditions.insert(at, condition);
+        }
+        Ok(Self {
+            denied,
+            quiet,
+            conditions,
+            network: group("network")?,
+            on_denied: file.on_denied,
+        })
+    }
+
+    fn setup() -> BTreeSet<u32> {
+        SETUP.iter().filter_map(|name| syscalls::number(name)).collect()
+    }
+
+    /// Whether the runtime hears of a refused call, instead of the kernel killing at once.
+    fn announced(&self, number: u32) -> bool {
+        match self.on_denied {
+            OnDenied::Errno => true,
+            OnDenied::Kill => self.network.contains(&number) || Self::setup().contains(&number),
+        }
+    }
+
+    fn base(&self) -> Program {
+        let setup = Self::setup();
+        let known: BTreeSet<u32> = syscalls::numbers().collect();
+        let verdict = |number: u32| {
+            let killed =
+                !known.contains(&number) || (self.denied.contains(&number) && !self.announced(number));
+            match self.on_denied {
+                OnDenied::Kill if killed && !setup.contains(&number) => Verdict::Kill,
+                OnDenied::Kill | OnDenied::Errno => Verdict::Allow,
+            }
+        };
+        let unknown = match self.on_denied {
+            OnDenied::Kill => Verdict::Kill,
+            OnDenied::Errno => Verdict::Errno(libc::ENOSYS as u16),
+        };
+        compile(verdict, |_| None, unknown)
+    }
+
+    fn narrow(&self) -> Program {
+        let known: BTreeSet<u32> = syscalls::numbers().collect();
+        let verdict = |number: u32| match (self.quiet.get(&number), self.denied.contains(&number)) {
+            (Some(errno), _) => Verdict::Errno(*errno),
+            (None, _) if !known.contains(&number) => match self.on_denied {
+                OnDenied::Kill => Verdict::Whatever,
+                OnDenied::Errno => Verdict::Errno(libc::ENOSYS as u16),
+            },
+            (None, true) if self.announced(number) => Verdict::Announce,
+            (None, true) => Verdict::Whatever,
+            (None, false) => Verdict::Allow,
+        };
+        let condition = |number: u32| self.conditions.get(&number).cloned();
+        compile(verdict, condition, Verdict::Whatever)
+    }
+}
+
+impl ArgumentFile {
+    fn read(&self) -> Result<(u32, Condition), SandboxError> {
+        let test = match (self.deny_bits, &self.deny, &self.allow) {
+            (Some(bits), None, None) => Test::DenyBits(bits),
+            (None, Some(values), None) if values.len() < 100 => Test::Deny(values.clone()),
+            (None, None, Some(values)) if values.len() < 100 => Test::Allow(values.clone()),
+            _ => {
+                return Err(SandboxError::Profile(format!(
+                    "one test is needed for {}",
+                    self.syscall
+                )));
+            }
+        };
+        if self.argument > 5 {
+            return Err(SandboxError::Profile(format!(
+                "{} has no argument {}",
+                self.syscall, self.argument
+            )));
+        }
+        Ok((
+            number(&self.syscall)?,
+            Condition {
+                argument: self.argument,
+                test,
+            },
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_shipped_profile_reads() {
+        for id in SandboxProfile::ALL {
+            let profile = Profile::load(id).unwrap();
+            assert!(
+                profile.base_filter.0.len() < 1_000 && profile.narrow_filter.0.len() < 1_000,
+                "{id}"
+            );
+        }
+    }
+
+    #[test]
+    fn high_isolation_only_takes_away() {
+        for base in [BaseProfile::Default, BaseProfile::Exec] {
+            let plain = Profile::load(SandboxProfile {
+                base,
+                high_isolation: false,
+            })
+            .unwrap();
+            let high = Profile::load(SandboxProfile {
+                base,
+                high_isolation: true,
+            })
+            .unwrap();
+            assert_eq!(high.ceilings, high.ceilings.lowest(plain.ceilings));
+            assert_eq!(high.tree, plain.tree);
+        }
+    }
+
+    #[test]
+    fn limits_can_only_lower() {
+        let ceilings = Profile::load(SandboxProfile::default()).unwrap().ceilings;
+        let asked = Limits {
+            memory_bytes: Some(u64::MAX),
+            cpu_ms: Some(1_000),
+            ..Limits::default()
+        };
+        let narrowed = ceilings.narrowed(&asked);
+        assert_eq!(
+            narrowed,
+            Ceilings {
+                cpu_ms: 1_000,
+                ..ceilings
+            }
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Every message between the runtime, a zygote and a child stands here.
+//!
+//! The runtime and its zygote trust each other; neither trusts a child. So a child's frames are read by their header, whose
+//! length is checked against the call's own bound before a byte is kept.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::call::Narrowing;
+use crate::drill::Drill;
+use crate::filter::Program;
+use crate::profile::{Ceilings, ChildNamespace, TreeEntry};
+use crate::sys::process::Ended;
+
+/// The first message to a zygote: all it will ever know.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Boot {
+    pub(crate) space_root: PathBuf,
+    pub(crate) identity: Identity,
+    pub(crate) tree: Vec<TreeEntry>,
+    pub(crate) proc: bool,
+    pub(crate) child_namespaces: Vec<ChildNamespace>,
+    pub(crate) base_filter: Program,
+    pub(crate) narrow_filter: Program,
+    pub(crate) ceilings: Ceilings,
+}
+
+/// Who the zygote becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// The owner on disk, where that is somebody whom the zygote must not become: the mount then translates.
+    pub(crate) stands_in_for: Option<(u32, u32)>,
+}
+
+/// The zygote's answer to [`Boot`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Booted {
+    /// It is confined and can make children.
+    Ready,
+    /// It could not confine itself, and has ended.
+    Failed(SetupFailure),
+}
+
+/// A step of confinement that the kernel refused.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SetupFailure {
+    pub(crate) step: Step,
+    pub(crate) errno: i32,
+    pub(crate) detail: String,
+}
+
+/// The steps of confinement, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Step {
+    Start,
+    Workspace,
+    OwnerMapping,
+    Identity,
+    Namespaces,
+    UserMapping,
+    Tree,
+    Proc,
+    Capabilities,
+    BaseFilter,
+    ChildStart,
+    ChildUserMapping,
+    ChildMounts,
+    ChildLimits,
+    Landlock,
+    NarrowFilter,
+    Narrowing,
+}
+
+/// Largest message on the control socket.
+pub(crate) const CONTROL_BYTES_MAX: usize = 128 * 1024;
+/// Asks the zygote for that many children: one byte.
+pub(crate) const FORKS_MAX: usize = u8::MAX as usize;
+/// A new child; its channel, handle and status pipe come along.
+pub(crate) const CONTROL_CHILD: u8 = b'C';
+/// A child could not be made; the errno follows.
+pub(crate) const CONTROL_NO_CHILD: u8 = b'N';
+
+/// The head of every frame on a child's channel.
+pub(crate) const HEADER_BYTES: usize = 12;
+const MAGIC: u32 = 0x6566_6378;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Child: confined and waiting. The listener of its filter comes along.
+    Ready,
+    /// Child: could not confine itself.
+    Unconfined,
+    /// Runtime: the one request.
+    Request,
+    /// Child: the one answer.
+    Reply,
+    /// Child: the tool's code panicked.
+    Panicked,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [
+        Kind::Ready,
+        Kind::Unconfined,
+        Kind::Request,
+        Kind::Reply,
+        Kind::Panicked,
+    ];
+
+    const fn number(self) -> u32 {
+        match self {
+            Kind::Ready => 1,
+            Kind::Unconfined => 2,
+            Kind::Request => 3,
+            Kind::Reply => 4,
+            Kind::Panicked => 5,
+        }
+    }
+}
+
+/// The head of a frame.
+pub(crate) fn header(kind: Kind, length: usize) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes[4..8].copy_from_slice(&kind.number().to_le_bytes());
+    bytes[8..].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    bytes
+}
+
+/// Reads a head; `None` if it is not one.
+pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<(Kind, usize)> {
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let kind = Kind::ALL.into_iter().find(|kind| kind.number() == word(4));
+    kind.filter(|_| word(0) == MAGIC)
+        .map(|kind| (kind, word(8) as usize))
+}
+
+/// What the runtime tells a child beside the request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) ceilings: Ceilings,
+    pub(crate) narrowing: Narrowing,
+    pub(crate) timeout_ms: u64,
+    /// Whether memory is bounded by each process's own limit, since no cgroup does it.
+    pub(crate) memory_by_process: bool,
+    /// Whether a cgroup counts the processes; the kernel's other count then only stands behind it.
+    pub(crate) processes_by_cgroup: bool,
+    /// Something to try instead of the request, when the sandbox examines itself.
+    pub(crate) drill: Option<Drill>,
+}
+
+/// Two parts in one payload: a length, the JSON of the first, the bytes of the second.
+pub(crate) fn join(first: &[u8], second: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 + first.len() + second.len());
+    bytes.extend_from_slice(&(first.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(first);
+    bytes.extend_from_slice(second);
+    bytes
+}
+
+/// The reverse of [`join`]; `None` if the length lies.
+pub(crate) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+/// Size of a status report.
+pub(crate) const ENDED_BYTES: usize = 40;
+
+/// The zygote's report about a reaped child.
+pub(crate) fn pack_ended(ended: &Ended) -> [u8; ENDED_BYTES] {
+    let mut bytes = [0; ENDED_BYTES];
+    bytes[..4].copy_from_slice(&ended.pid.to_le_bytes());
+    bytes[4..8].copy_from_slice(&ended.status.to_le_bytes());
+    let words = [
+        ended.user_us,
+        ended.system_us,
+        ended.resident_max_kib,
+        ended.blocks_written,
+    ];
+    for (slot, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
+        slot.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Reads a status report.
+pub(crate) fn unpack_ended(bytes: &[u8; ENDED_BYTES]) -> Ended {
+    let word = |at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_le_bytes(word)
+    };
+    let half = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    Ended {
+        pid: half(0),
+        status: half(4),
+        user_us: word(8),
+        system_us: word(16),
+        resident_max_kib: word(24),
+        blocks_written: word(32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_and_headers_read_back() {
+        let ended = Ended {
+            pid: 7,
+            status: 9,
+            user_us: 1,
+            system_us: 2,
+            resident_max_kib: 3,
+            blocks_written: u64::MAX,
+        };
+        assert_eq!(unpack_ended(&pack_ended(&ended)), ended);
+        for kind in Kind::ALL {
+            assert_eq!(parse_header(&header(kind, 77)), Some((kind, 77)));
+        }
+        assert_eq!(parse_header(&[0; HEADER_BYTES]), None);
+    }
+
+    #[test]
+    fn a_lying_length_is_noticed() {
+        assert_eq!(split(&join(b"{}", b"abc")), Some((&b"{}"[..], &b"abc"[..])));
+        assert_eq!(split(&[255, 255, 255, 255, 1]), None);
+        assert_eq!(split(&[1]), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! One child, from its birth to its one answer.
+
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+
+use super::At;
+use super::identity::write_maps;
+use super::tree::{TMP, WORKSPACE, World};
+use crate::call::{Denial, DenialSource};
+use crate::ending::{EXIT_ABORTED, EXIT_CPU_LIMIT, EXIT_FILE_LIMIT, EXIT_MEMORY_LIMIT};
+use crate::limits::{
+    CPU_GRACE_S, DENIAL_TEXT_BYTES_MAX, DENIALS_NAMED_MAX, REQUEST_BYTES_MAX, TMP_FILES_MAX,
+};
+use crate::profile::ChildNamespace;
+use crate::rules::{self, Scope};
+use crate::sys::{mount, process, seccomp, socket};
+use crate::wire::{Boot, HEADER_BYTES, Kind, Orders, SetupFailure, Step, header, join, parse_header, split};
+
+/// Runs one request inside the confined process and returns the answer's bytes. It belongs to the embedding program, which
+/// knows the tools; a panic in it is caught and ends the call.
+pub type Dispatch = fn(&ChildCtx, &[u8]) -> Vec<u8>;
+
+/// Everything a zygote's children share.
+pub(super) struct Zygote {
+    pub(super) boot: Boot,
+    pub(super) world: World,
+    pub(super) dispatch: Dispatch,
+    pub(super) address_space_bytes: u64,
+}
+
+/// How far the limit on processes lies behind the cgroup's, where there is one.
+const PROCESSES_SLACK: u64 = 4;
+
+const CHANNEL: i32 = 3;
+const WORKSPACE_SLOT: i32 = 4;
+const TMP_SLOT: i32 = 5;
+
+/// What a tool inside the sandbox is given.
+#[derive(Debug)]
+pub struct ChildCtx {
+    deadline: Instant,
+    denials: RefCell<Vec<Denial>>,
+}
+
+impl ChildCtx {
+    /// The space's root. Open beneath it with `openat2` and `RESOLVE_BENEATH`; never check a path first and use it then.
+    pub fn workspace(&self) -> BorrowedFd<'_> {
+        process::slot(WORKSPACE_SLOT)
+    }
+
+    /// A scratch folder that only this call sees and that vanishes with it.
+    pub fn tmp(&self) -> BorrowedFd<'_> {
+        process::slot(TMP_SLOT)
+    }
+
+    /// The space's root by name, for programs that are started there.
+    pub fn workspace_path(&self) -> &'static Path {
+        Path::new(WORKSPACE)
+    }
+
+    /// When the call will be killed, for tools that can stop by themselves.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// How long that is from now.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Records a path that the kernel refused. Only the child sees these, so they are marked as its own words.
+    pub fn report_denied_path(&self, path: &str) {
+        let mut denials = self.denials.borrow_mut();
+        let mut what = path.to_owned();
+        let cut = (0..=DENIAL_TEXT_BYTES_MAX.min(what.len()))
+            .rev()
+            .find(|at| what.is_char_boundary(*at));
+        what.truncate(cut.unwrap_or(0));
+        if let Some(known) = denials.iter_mut().find(|known| known.what == what) {
+            known.count = known.count.saturating_add(1);
+        } else if denials.len() < DENIALS_NAMED_MAX {
+            let code = effectd_contracts::Code::PathDenied;
+            denials.push(Denial {
+                code,
+                what,
+                count: 1,
+                source: DenialSource::Child,
+            });
+        }
+    }
+}
+
+/// The child's whole life. Whatever fails before the request is there is reported, and nothing runs.
+pub(super) fn run(zygote: &Zygote, channel: &OwnedFd) -> ! {
+    if let Err(failure) = confine(zygote, channel) {
+        let text = serde_json::to_vec(&failure).unwrap_or_default();
+        let mut frame = header(Kind::Unconfined, text.len()).to_vec();
+        frame.extend_from_slice(&text);
+        let _gone = nix::unistd::write(channel, &frame);
+        process::exit_now(1);
+    }
+    let mut channel = Channel;
+    let outcome = serve(zygote, &mut channel);
+    let (kind, payload) = match outcome {
+        // The runtime closed the channel: this child is not needed any more.
+        Err(_) => process::exit_now(0),
+        Ok(outcome) => outcome,
+    };
+    let sent = channel
+        .write_all(&header(kind, payload.len()))
+        .and_then(|()| channel.write_all(&payload));
+    process::exit_now(i32::from(sent.is_err()))
+}
+
+/// The channel, used by plain reads and writes: the socket calls stay banned.
+struct Channel;
+
+impl Read for Channel {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(nix::unistd::read(process::slot(CHANNEL), into)?)
+    }
+}
+
+impl Write for Channel {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(nix::unistd::write(process::slot(CHANNEL), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn confine(zygote: &Zygote, channel: &OwnedFd) -> Result<(), SetupFailure> {
+    let boot = &zygote.boot;
+    nix::unistd::setsid().at(Step::ChildStart)?;
+    reset_signals().at(Step::ChildStart)?;
+    let channel = super::high(channel.as_fd()).at(Step::ChildStart)?;
+    process::place_fd(channel.as_fd(), CHANNEL, false).at(Step::ChildStart)?;
+    process::place_fd(zygote.world.workspace.as_fd(), WORKSPACE_SLOT, false).at(Step::ChildStart)?;
+
+    if boot.child_namespaces.contains(&ChildNamespace::User) {
+        prctl::set_dumpable(true).at(Step::ChildUserMapping)?;
+        write_maps("/proc/self", boot.identity).at(Step::ChildUserMapping)?;
+    }
+    let mounts = own_mounts(boot)?;
+    nix::unistd::fchdir(process::slot(WORKSPACE_SLOT)).at(Step::ChildMounts)?;
+    limit_processes(boot).at(Step::ChildLimits)?;
+
+    let scope = Scope {
+        workspace: process::slot(WORKSPACE_SLOT),
+        tmp: process::slot(TMP_SLOT),
+        entries: &zygote.world.entries,
+        proc: mounts.as_ref(),
+    };
+    rules::restrict_to_profile(&scope).map_err(|detail| SetupFailure {
+        step: Step::Landlock,
+        errno: 0,
+        detail,
+    })?;
+    process::drop_capabilities().at(Step::Capabilities)?;
+    prctl::set_dumpable(false).at(Step::Capabilities)?;
+    drop(mounts);
+    drop(channel);
+    process::close_from(TMP_SLOT as u32 + 1).at(Step::ChildStart)?;
+    let listener = seccomp::install_with_listener(&boot.narrow_filter).at(Step::NarrowFilter)?;
+    socket::send(
+        process::slot(CHANNEL),
+        &header(Kind::Ready, 0),
+        &[listener.as_raw_fd()],
+    )
+    .at(Step::NarrowFilter)?;
+    Ok(())
+}
+
+/// The zygote blocks SIGCHLD for itself; a tool that waits for its own children must not inherit that. The init of a PID
+/// namespace ignores signals it has no handler for, so the limits that are signals get one.
+fn reset_signals() -> io::Result<()> {
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    process::exit_on(libc::SIGXCPU, on_cpu_limit)?;
+    process::exit_on(libc::SIGXFSZ, on_file_limit)?;
+    process::exit_on(libc::SIGABRT, on_abort)
+}
+
+extern "C" fn on_cpu_limit(_: libc::c_int) {
+    process::exit_now(EXIT_CPU_LIMIT)
+}
+
+extern "C" fn on_file_limit(_: libc::c_int) {
+    process::exit_now(EXIT_FILE_LIMIT)
+}
+
+/// Rust aborts when memory cannot be had. Whether that was it, the address space itself tells.
+extern "C" fn on_abort(_: libc::c_int) {
+    const LITTLE: usize = 8 << 20;
+    process::exit_now(if process::can_map(LITTLE) {
+        EXIT_ABORTED
+    } else {
+        EXIT_MEMORY_LIMIT
+    })
+}
+
+/// A scratch folder of the child's own and, in profiles with /proc, a /proc that shows only its own processes.
+fn own_mounts(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
+    let text = |number: u64| std::ffi::CString::new(number.to_string()).unwrap_or_default();
+    let (size, files) = (text(boot.ceilings.tmp_bytes), text(TMP_FILES_MAX));
+    let options = [
+        (c"size", Some(size.as_c_str())),
+        (c"nr_inodes", Some(&files)),
+        (c"mode", Some(c"700")),
+    ];
+    let attributes = mount::NO_SUID | mount::NO_DEV | mount::NO_EXEC;
+    let tmp = mount::fresh(c"tmpfs", &options, attributes).at(Step::ChildMounts)?;
+    let mut proc = None;
+    if boot.child_namespaces.contains(&ChildNamespace::Mount) {
+        mount::attach(
+            tmp.as_fd(),
+            &super::tree::c_path(Path::new(TMP)).at(Step::ChildMounts)?,
+        )
+        .at(Step::ChildMounts)?;
+        if boot.proc {
+            let own = mount::fresh(
+                c"proc",
+                &[(c"subset", Some(c"pid"))],
+                attributes | mount::READ_ONLY,
+            );
+            let own = own.at(Step::Proc)?;
+            mount::attach(own.as_fd(), c"/proc").at(Step::Proc)?;
+            proc = Some(super::high(own.as_fd()).at(Step::Proc)?);
+        }
+    }
+    process::place_fd(tmp.as_fd(), TMP_SLOT, false).at(Step::ChildMounts)?;
+    Ok(proc)
+}
+
+/// What can be bounded before the request is known.
+fn limit_processes(boot: &Boot) -> nix::Result<()> {
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
+    setrlimit(Resource::RLIMIT_MSGQUEUE, 0, 0)?;
+    setrlimit(Resource::RLIMIT_SIGPENDING, 64, 64)?;
+    let processes = boot.ceilings.processes + PROCESSES_SLACK;
+    setrlimit(Resource::RLIMIT_NPROC, processes, processes)
+}
+
+fn serve(zygote: &Zygote, channel: &mut Channel) -> io::Result<(Kind, Vec<u8>)> {
+    let (orders, request) = receive(channel)?;
+    let ctx = ChildCtx {
+        deadline: Instant::now() + Duration::from_millis(orders.timeout_ms),
+        denials: RefCell::default(),
+    };
+    if let Err(failure) = narrow(zygote, &orders) {
+        return Ok((Kind::Unconfined, serde_json::to_vec(&failure)?));
+    }
+    let answer = catch_unwind(AssertUnwindSafe(|| match &orders.drill {
+        Some(drill) => drill.run(),
+        None => (zygote.dispatch)(&ctx, &request),
+    }));
+    let denials = serde_json::to_vec(&ctx.denials.into_inner())?;
+    Ok(match answer {
+        Ok(answer) => (Kind::Reply, join(&denials, &answer)),
+        Err(_) => (Kind::Panicked, Vec::new()),
+    })
+}
+
+fn receive(channel: &mut Channel) -> io::Result<(Orders, Vec<u8>)> {
+    let mut head = [0; HEADER_BYTES];
+    channel.read_exact(&mut head)?;
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    let (kind, length) = parse_header(&head).ok_or_else(invalid)?;
+    if kind != Kind::Request || length > 2 * REQUEST_BYTES_MAX {
+        return Err(invalid());
+    }
+    let mut payload = vec![0; length];
+    channel.read_exact(&mut payload)?;
+    let (orders, request) = split(&payload).ok_or_else(invalid)?;
+    Ok((serde_json::from_slice(orders)?, request.to_vec()))
+}
+
+/// The second narrowing: to what this one request needs.
+fn narrow(zygote: &Zygote, orders: &Orders) -> Result<(), SetupFailure> {
+    let limits = &orders.ceilings;
+    let set = |resource, soft, hard| setrlimit(resource, soft, hard).at(Step::ChildLimits);
+    let cpu_s = limits.cpu_ms.div_ceil(1_000).max(1);
+    set(Resource::RLIMIT_CPU, cpu_s, cpu_s + CPU_GRACE_S)?;
+    set(Resource::RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes)?;
+    set(Resource::RLIMIT_NOFILE, limits.open_files, limits.open_files)?;
+    // The cgroup must be the one to refuse, since only its refusals are counted.
+    let processes = limits.processes
+        + if orders.processes_by_cgroup {
+            PROCESSES_SLACK
+        } else {
+            0
+        };
+    set(Resource::RLIMIT_NPROC, processes, processes)?;
+    if orders.memory_by_process {
+        let bytes = zygote.address_space_bytes.saturating_add(limits.memory_bytes);
+        let resource = if limits.processes == 1 {
+            Resource::RLIMIT_AS
+        } else {
+            Resource::RLIMIT_DATA
+        };
+        set(resource, bytes, bytes)?;
+    }
+    rules::restrict_to_request(
+        process::slot(WORKSPACE_SLOT),
+        process::slot(TMP_SLOT),
+        &orders.narrowing,
+    )
+    .map_err(|detail| SetupFailure {
+        step: Step::Narrowing,
+        errno: 0,
+        detail,
+    })
+}

@@ -1,0 +1,70 @@
+//! Becoming an ordinary user, while the workspace stays reachable.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::sys::prctl;
+use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+
+use super::{At, high};
+use crate::sys::{mount, process};
+use crate::wire::{Boot, Identity, SetupFailure, Step};
+
+/// Drops to the ordinary uid. As root, the workspace's mount is taken first: the ordinary uid may not be able to reach it
+/// by its path, and only root can let a mount translate owners.
+pub(super) fn take(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let path = super::tree::c_path(&boot.space_root).at(Step::Workspace)?;
+    let tree = mount::clone_tree(&path).at(Step::Workspace)?;
+    let tree = high(tree.as_fd()).at(Step::Workspace)?;
+    if let Some(owner) = boot.identity.stands_in_for {
+        map_owner(&tree, owner, boot.identity).at(Step::OwnerMapping)?;
+    }
+    let (uid, gid) = (Uid::from_raw(boot.identity.uid), Gid::from_raw(boot.identity.gid));
+    setgroups(&[]).at(Step::Identity)?;
+    setresgid(gid, gid, gid).at(Step::Identity)?;
+    setresuid(uid, uid, uid).at(Step::Identity)?;
+    // A change of uid hides /proc/self from the process itself; the mappings must still be written there.
+    prctl::set_dumpable(true).at(Step::Identity)?;
+    Ok(Some(tree))
+}
+
+/// Makes the mount show files of `owner` as files of the stand-in, and store the stand-in's new files as `owner`'s.
+fn map_owner(tree: &OwnedFd, owner: (u32, u32), stand_in: Identity) -> io::Result<()> {
+    let (uid, gid) = owner;
+    let child = process::clone_process(libc::CLONE_NEWUSER as u64)?;
+    let (pid, handle) = match child {
+        // Holds its user namespace open until it is killed.
+        process::Cloned::Child => loop {
+            nix::unistd::pause();
+        },
+        process::Cloned::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    let mapped = (|| {
+        fs::write(
+            format!("/proc/{pid}/uid_map"),
+            format!("{uid} {} 1", stand_in.uid),
+        )?;
+        fs::write(
+            format!("/proc/{pid}/gid_map"),
+            format!("{gid} {} 1", stand_in.gid),
+        )?;
+        let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
+        mount::map_owners(tree.as_fd(), namespace.as_fd())
+    })();
+    process::kill(handle.as_fd())?;
+    nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;
+    mapped
+}
+
+/// Maps the one uid and gid to themselves in the user namespace just entered.
+pub(super) fn write_maps(proc_self: impl AsRef<Path>, identity: Identity) -> io::Result<()> {
+    let at = proc_self.as_ref();
+    fs::write(at.join("setgroups"), "deny")?;
+    fs::write(at.join("gid_map"), format!("{0} {0} 1", identity.gid))?;
+    fs::write(at.join("uid_map"), format!("{0} {0} 1", identity.uid))
+}

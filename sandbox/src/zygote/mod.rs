@@ -1,0 +1,195 @@
+//! The other side: what runs in a process that was started as `__zygote`.
+//!
+//! Two processes come from one start. The *guard* is the child of the runtime's keeper thread; it drops to an ordinary uid,
+//! enters the namespaces, forks the zygote as the init of a PID namespace, and waits. So the kernel itself keeps the
+//! promise: when the runtime dies, the guard dies (parent-death signal), then the zygote, and with the init of its PID
+//! namespace every child and whatever those had started.
+
+mod child;
+mod identity;
+mod serve;
+mod tree;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+
+pub use child::{ChildCtx, Dispatch};
+
+use crate::sys::{process, socket};
+use crate::wire::{Boot, Booted, CONTROL_BYTES_MAX, SetupFailure, Step};
+
+/// The first argument that turns a program into a zygote.
+pub const ZYGOTE_ARGUMENT: &str = "__zygote";
+
+/// To be called first in `main`, before any thread is started. In an ordinary process it returns at once; in a process
+/// that the sandbox started as a zygote it never returns, and `dispatch` runs in the confined children.
+pub fn init(dispatch: Dispatch) {
+    let is_zygote = std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == ZYGOTE_ARGUMENT);
+    if is_zygote {
+        main(dispatch);
+    }
+}
+
+fn main(dispatch: Dispatch) -> ! {
+    // The control socket is standard input; a zygote that a person starts by hand has none and says so.
+    let control = match control_socket() {
+        Ok(control) => control,
+        Err(_) => {
+            #[expect(
+                clippy::print_stderr,
+                reason = "the only reader is a person who started this by hand"
+            )]
+            {
+                eprintln!("{ZYGOTE_ARGUMENT} is started by effectd itself, never by hand");
+            }
+            process::exit_now(2)
+        }
+    };
+    let failure = match start(&control, dispatch) {
+        Ok(never) => match never {},
+        Err(failure) => failure,
+    };
+    report(&control, &Booted::Failed(failure));
+    process::exit_now(1)
+}
+
+fn control_socket() -> io::Result<OwnedFd> {
+    use nix::sys::socket::{SockType, getsockopt, sockopt};
+    let stdin = io::stdin();
+    if getsockopt(&stdin, sockopt::SockType)? != SockType::SeqPacket {
+        return Err(io::Error::from_raw_os_error(libc::ENOTSOCK));
+    }
+    let control = high(stdin.as_fd())?;
+    Ok(control)
+}
+
+/// A copy of a descriptor above the slots that children use.
+fn high(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    let copy = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(FIRST_HIGH_FD))?;
+    #[allow(unsafe_code, reason = "nix returns a number; it is given its owner here")]
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// The zygote's own descriptors lie from here on, children's slots below.
+const FIRST_HIGH_FD: i32 = 16;
+
+fn report(control: &OwnedFd, booted: &Booted) {
+    let bytes = serde_json::to_vec(booted).unwrap_or_default();
+    // If the runtime is gone there is nobody to tell, and the process is about to end.
+    let _gone = socket::send(control.as_fd(), &bytes, &[]);
+}
+
+/// Names the step in which something failed.
+trait At<T> {
+    fn at(self, step: Step) -> Result<T, SetupFailure>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, step: Step) -> Result<T, SetupFailure> {
+        self.map_err(|error| {
+            let error: io::Error = error.into();
+            SetupFailure {
+                step,
+                errno: error.raw_os_error().unwrap_or(0),
+                detail: error.to_string(),
+            }
+        })
+    }
+}
+
+enum Never {}
+
+fn start(control: &OwnedFd, dispatch: Dispatch) -> Result<Never, SetupFailure> {
+    prctl::set_pdeathsig(Signal::SIGKILL).at(Step::Start)?;
+    nix::unistd::setsid().ok();
+    let boot = receive_boot(control).at(Step::Start)?;
+    let null = open_null().at(Step::Start)?;
+    for slot in 0..=2 {
+        process::place_fd(null.as_fd(), slot, true).at(Step::Start)?;
+    }
+    std::panic::set_hook(Box::new(|_| {}));
+
+    let address_space_bytes = address_space_bytes().at(Step::Start)?;
+    let mapped = identity::take(&boot)?;
+    enter_namespaces(boot.identity)?;
+    // Credentials changed, which clears it.
+    prctl::set_pdeathsig(Signal::SIGKILL).at(Step::Identity)?;
+
+    match process::clone_process(0).at(Step::Namespaces)? {
+        process::Cloned::Parent { pid, .. } => guard(pid),
+        process::Cloned::Child => {}
+    }
+    prctl::set_pdeathsig(Signal::SIGKILL).at(Step::Start)?;
+    let world = tree::build(&boot, mapped)?;
+    process::drop_bounding_set().at(Step::Capabilities)?;
+    prctl::set_no_new_privs().at(Step::Capabilities)?;
+    prctl::set_dumpable(false).at(Step::Capabilities)?;
+    crate::sys::seccomp::install(&boot.base_filter).at(Step::BaseFilter)?;
+    report(control, &Booted::Ready);
+    serve::serve(
+        control,
+        &child::Zygote {
+            boot,
+            world,
+            dispatch,
+            address_space_bytes,
+        },
+    )
+}
+
+fn receive_boot(control: &OwnedFd) -> io::Result<Boot> {
+    let mut bytes = vec![0; CONTROL_BYTES_MAX];
+    let (length, _) = socket::receive(control.as_fd(), &mut bytes)?;
+    Ok(serde_json::from_slice(&bytes[..length])?)
+}
+
+fn open_null() -> io::Result<OwnedFd> {
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    high(null.as_fd())
+}
+
+/// How much address space the process has before any call, so that a limit counts only what a call adds.
+fn address_space_bytes() -> io::Result<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = pages
+        .split(' ')
+        .next()
+        .and_then(|pages| pages.parse().ok())
+        .unwrap_or(0);
+    Ok(pages * 4_096)
+}
+
+fn enter_namespaces(identity: crate::wire::Identity) -> Result<(), SetupFailure> {
+    let flags = CloneFlags::CLONE_NEWUSER
+        | CloneFlags::CLONE_NEWNET
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS
+        | CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWCGROUP
+        | CloneFlags::CLONE_NEWPID;
+    unshare(flags).at(Step::Namespaces)?;
+    identity::write_maps("/proc/self", identity).at(Step::UserMapping)
+}
+
+/// The guard does nothing but wait: its existence ties the zygote's life to the runtime's.
+fn guard(zygote: i32) -> ! {
+    // Also the control socket: the runtime must see the zygote's end of it close when the zygote dies.
+    let _nothing_to_close = process::close_from(0);
+    loop {
+        match nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(zygote), None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(_) | Ok(_) => process::exit_now(0),
+        }
+    }
+}

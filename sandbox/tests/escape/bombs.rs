@@ -1,0 +1,296 @@
+//! No call can use more than its share, and each limit has its own code.
+
+use std::time::Duration;
+
+use effectd_sandbox::{Call, Limits};
+use serde_json::{Value, json};
+
+use crate::ground::{Attack, DEFAULT, EXEC, EXEC_HIGH, Ground, HIGH, Promise, killed, replied};
+
+pub(crate) const ATTACKS: &[(&str, Attack)] = &[
+    ("burn", burn),
+    ("nap", nap),
+    ("eat", eat),
+    ("fork", fork),
+    ("fork on and on", |ground, _| {
+        loop {
+            fork(ground, &json!(1_000));
+        }
+    }),
+    ("tree eats", tree_eats),
+    ("fill", fill),
+    ("open", open),
+    ("shout", |_, size| {
+        json!("x".repeat(size.as_u64().unwrap() as usize))
+    }),
+];
+
+/// Uses that much processor time, by the process's own clock.
+fn burn(_: &Ground<'_>, ms: &Value) -> Value {
+    let mut used = nix::sys::time::TimeSpec::new(0, 0);
+    while Duration::from(used) < Duration::from_millis(ms.as_u64().unwrap()) {
+        // SAFETY: the clock is written to a valid place.
+        unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, used.as_mut()) };
+    }
+    json!(true)
+}
+
+fn nap(_: &Ground<'_>, ms: &Value) -> Value {
+    std::thread::sleep(Duration::from_millis(ms.as_u64().unwrap()));
+    json!(true)
+}
+
+/// Takes that many MiB, and touches every page.
+fn eat(_: &Ground<'_>, mib: &Value) -> Value {
+    let mut eaten = Vec::new();
+    for _ in 0..mib.as_u64().unwrap() {
+        eaten.push(std::hint::black_box(vec![1u8; 1 << 20]));
+    }
+    json!(eaten.len())
+}
+
+/// Forks children that wait, until it may not, at most that many times; says how many there were.
+fn fork(_: &Ground<'_>, most: &Value) -> Value {
+    let mut pids = Vec::new();
+    let mut errno = 0;
+    for _ in 0..most.as_u64().unwrap() {
+        // SAFETY: the child makes one harmless call and never returns from it.
+        match unsafe { libc::syscall(libc::SYS_fork) } {
+            0 => loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            },
+            -1 => {
+                errno = std::io::Error::last_os_error().raw_os_error().unwrap();
+                break;
+            }
+            pid => pids.push(pid as i32),
+        }
+    }
+    for pid in &pids {
+        // SAFETY: our own child; it is killed and reaped.
+        unsafe {
+            libc::kill(*pid, libc::SIGKILL);
+            libc::waitpid(*pid, std::ptr::null_mut(), 0);
+        }
+    }
+    json!({ "forked": pids.len(), "errno": errno })
+}
+
+/// Many processes that together eat far more than each alone may: `[processes, MiB each]`.
+fn tree_eats(ground: &Ground<'_>, with: &Value) -> Value {
+    let mut pids = Vec::new();
+    for _ in 0..with[0].as_u64().unwrap() {
+        // SAFETY: the copy runs this single-threaded program on and ends by _exit.
+        match unsafe { libc::fork() } {
+            0 => {
+                let eaten = eat(ground, &with[1]);
+                std::thread::sleep(Duration::from_millis(300));
+                // SAFETY: ends the copy.
+                unsafe { libc::_exit(i32::from(eaten != with[1])) }
+            }
+            pid => pids.push(pid),
+        }
+    }
+    let mut whole = 0;
+    for pid in pids {
+        let mut status = 0;
+        // SAFETY: our own child.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        whole += i32::from(status == 0);
+    }
+    json!({ "whole": whole })
+}
+
+/// Writes that many bytes into one file.
+fn fill(_: &Ground<'_>, with: &Value) -> Value {
+    use std::io::Write;
+    let mut file = std::fs::File::create("filled").unwrap();
+    let block = vec![7u8; 1 << 16];
+    let mut left = with.as_u64().unwrap() as usize;
+    while left > 0 {
+        let count = left.min(block.len());
+        match file.write(&block[..count]) {
+            Ok(written) => left -= written,
+            Err(error) => return json!(error.raw_os_error()),
+        }
+    }
+    json!(0)
+}
+
+fn open(_: &Ground<'_>, most: &Value) -> Value {
+    let files: Vec<_> = (0..most.as_u64().unwrap())
+        .map_while(|_| std::fs::File::open("inside").ok())
+        .collect();
+    json!(files.len())
+}
+
+fn limited(call: Call, limits: Limits) -> Call {
+    Call { limits, ..call }
+}
+
+pub(crate) fn promises() -> Vec<Promise> {
+    vec![
+        Promise {
+            name: "processor_time_is_measured_and_bounded",
+            keep: |scene| {
+                let limits = Limits {
+                    cpu_ms: Some(1_000),
+                    ..Limits::default()
+                };
+                let answer = scene.run(limited(scene.call(DEFAULT, "burn", json!(30_000)), limits));
+                assert_eq!(killed(&answer).as_str(), "cpu_limit", "{answer:?}");
+                assert!(
+                    (900.0..2_500.0).contains(&answer.usage.cpu_ms()),
+                    "{:?}",
+                    answer.usage
+                );
+                let burnt = scene.attack(DEFAULT, "burn", json!(200)).usage;
+                assert!((190.0..300.0).contains(&burnt.cpu_ms()), "{burnt:?}");
+                let napped = scene.attack(DEFAULT, "nap", json!(200)).usage;
+                assert!(
+                    napped.cpu_ms() < 50.0 && napped.wall >= Duration::from_millis(200),
+                    "{napped:?}"
+                );
+                assert_eq!(scene.control("burn", json!(1_500)), json!(true), "the control");
+            },
+        },
+        Promise {
+            name: "memory_is_measured_and_bounded",
+            keep: |scene| {
+                for profile in [DEFAULT, HIGH, EXEC] {
+                    let limits = Limits {
+                        memory_bytes: Some(64 << 20),
+                        ..Limits::default()
+                    };
+                    let answer = scene.run(limited(scene.call(profile, "eat", json!(400)), limits));
+                    assert_eq!(killed(&answer).as_str(), "memory_limit", "{profile}: {answer:?}");
+                    assert!(answer.usage.peak_memory_bytes < 100 << 20, "{:?}", answer.usage);
+                }
+                let answer = scene.attack(DEFAULT, "eat", json!(48));
+                assert_eq!(replied(&answer), json!(48));
+                assert!(
+                    (48 << 20..100 << 20).contains(&answer.usage.peak_memory_bytes),
+                    "{:?}",
+                    answer.usage
+                );
+                assert_eq!(scene.control("eat", json!(400)), json!(400), "the control");
+            },
+        },
+        Promise {
+            name: "the_memory_of_a_whole_tree_is_bounded",
+            keep: |scene| {
+                let limits = Limits {
+                    memory_bytes: Some(128 << 20),
+                    ..Limits::default()
+                };
+                let answer = scene.run(limited(scene.call(EXEC, "tree eats", json!([8, 48])), limits));
+                match scene.sandbox.tree_memory() {
+                    Some(_) => {
+                        assert!(answer.usage.peak_memory_bytes <= 129 << 20, "{:?}", answer.usage);
+                        let all = matches!(&answer.ending, effectd_sandbox::Ending::Replied(_))
+                            && replied(&answer)["whole"] == 8;
+                        assert!(!all, "{answer:?}");
+                    }
+                    // Each process is bounded to a quarter, and the answer says so.
+                    None => {
+                        assert_eq!(replied(&answer)["whole"], 0, "{answer:?}");
+                        assert!(
+                            answer.isolation.mechanisms["memory"].contains("each of at most 16 processes")
+                        );
+                        let refused = scene.try_run(scene.call(EXEC_HIGH, "nap", json!(1))).unwrap_err();
+                        assert_eq!(
+                            refused.code().as_str(),
+                            "sandbox_unavailable",
+                            "high isolation demands more"
+                        );
+                    }
+                }
+                assert_eq!(
+                    scene.control("tree eats", json!([8, 48])),
+                    json!({ "whole": 8 }),
+                    "the control"
+                );
+            },
+        },
+        Promise {
+            name: "fork_bombs_stay_small",
+            keep: |scene| {
+                assert_eq!(
+                    killed(&scene.attack(DEFAULT, "fork", json!(10))).as_str(),
+                    "syscall_denied"
+                );
+                let limits = Limits {
+                    processes: Some(12),
+                    ..Limits::default()
+                };
+                let bombs = [
+                    scene.call(EXEC, "fork", json!(1_000)),
+                    scene.call(EXEC, "fork", json!(1_000)),
+                ];
+                // Two at a time: each has its own count.
+                let [first, second] = bombs.map(|call| scene.sandbox.call(limited(call, limits)));
+                let answers = scene.runtime.block_on(async { tokio::join!(first, second) });
+                for answer in [answers.0.unwrap(), answers.1.unwrap()] {
+                    let expected = json!({ "forked": 11, "errno": libc::EAGAIN });
+                    assert_eq!(replied(&answer), expected, "{answer:?}");
+                    // Where a cgroup counts, the kernel's refusal is in the answer.
+                    let counted = answer
+                        .denials
+                        .iter()
+                        .any(|denial| denial.code.as_str() == "process_limit");
+                    assert_eq!(counted, scene.sandbox.tree_memory().is_some(), "{answer:?}");
+                }
+                if scene.sandbox.tree_memory().is_some() {
+                    let bomb = limited(scene.call(EXEC, "fork on and on", json!(null)), limits);
+                    let answer = scene.run(Call {
+                        timeout: Duration::from_millis(300),
+                        ..bomb
+                    });
+                    assert_eq!(killed(&answer).as_str(), "process_limit", "{answer:?}");
+                }
+                assert_eq!(
+                    scene.control("fork", json!(100)),
+                    json!({ "forked": 100, "errno": 0 }),
+                    "the control"
+                );
+            },
+        },
+        Promise {
+            name: "files_and_descriptors_are_bounded",
+            keep: |scene| {
+                let limits = Limits {
+                    file_bytes: Some(1 << 20),
+                    open_files: Some(20),
+                    ..Limits::default()
+                };
+                for profile in [DEFAULT, EXEC] {
+                    let answer = scene.run(limited(scene.call(profile, "fill", json!(4 << 20)), limits));
+                    assert_eq!(killed(&answer).as_str(), "file_limit", "{profile}: {answer:?}");
+                    assert!(std::fs::metadata(scene.workspace.join("filled")).unwrap().len() <= 1 << 20);
+                    let answer = scene.run(limited(scene.call(profile, "open", json!(100)), limits));
+                    assert_eq!(replied(&answer), json!(14), "{profile}");
+                }
+                let written = scene.attack(DEFAULT, "fill", json!(1 << 20));
+                assert_eq!(replied(&written), json!(0));
+                assert_eq!(scene.control("fill", json!(4 << 20)), json!(0), "the control");
+                assert_eq!(scene.control("open", json!(100)), json!(100), "the control");
+            },
+        },
+        Promise {
+            name: "output_is_bounded",
+            keep: |scene| {
+                let limits = Limits {
+                    output_bytes: Some(1_000),
+                    ..Limits::default()
+                };
+                for size in [999, 5_000, 10 << 20] {
+                    let answer = scene.run(limited(scene.call(DEFAULT, "shout", json!(size)), limits));
+                    assert_eq!(killed(&answer).as_str(), "output_limit", "{size}");
+                }
+                let answer = scene.run(limited(scene.call(DEFAULT, "shout", json!(998)), limits));
+                assert_eq!(replied(&answer).as_str().unwrap().len(), 998);
+            },
+        },
+    ]
+}

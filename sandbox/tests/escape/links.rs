@@ -1,0 +1,137 @@
+//! No link, however it is made, leads out of the workspace.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use serde_json::{Value, json};
+
+use crate::ground::{Attack, DEFAULT, EXEC, Ground, Promise, SECRET, replied};
+
+pub(crate) const ATTACKS: &[(&str, Attack)] = &[("race", race)];
+
+const HERE: i32 = libc::AT_FDCWD;
+
+/// Writes to `race/file` again and again, as an adapter does, while somebody outside swaps `race` for a link.
+fn race(ground: &Ground<'_>, with: &Value) -> Value {
+    let resolve =
+        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let follow = with.as_bool().unwrap();
+    let (mut written, mut refused) = (0, 0);
+    for _ in 0..3_000 {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_CLOEXEC;
+        let how = OpenHow::new()
+            .flags(flags)
+            .mode(nix::sys::stat::Mode::from_bits_truncate(0o644));
+        let how = if follow { how } else { how.resolve(resolve) };
+        match openat2(ground.workspace, "race/file", how) {
+            Ok(file) => written += i64::from(nix::unistd::write(&file, b"x").is_ok()),
+            Err(_) => refused += 1,
+        }
+    }
+    json!({ "written": written, "refused": refused })
+}
+
+fn swap(one: &Path, other: &Path) {
+    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).unwrap();
+}
+
+pub(crate) fn promises() -> Vec<Promise> {
+    vec![
+        Promise {
+            name: "symbolic_links_do_not_lead_out",
+            keep: |scene| {
+                symlink(scene.outside.join("secret"), scene.workspace.join("absolute")).unwrap();
+                symlink("../outside/secret", scene.workspace.join("relative")).unwrap();
+                symlink(&scene.outside, scene.workspace.join("folder")).unwrap();
+                let before = scene.outside_state();
+                for path in ["absolute", "relative", "folder/secret"] {
+                    for flags in [libc::O_RDONLY, libc::O_WRONLY | libc::O_TRUNC] {
+                        let open = json!([[libc::SYS_openat, HERE, path, flags, 0]]);
+                        for profile in [DEFAULT, EXEC] {
+                            let errno = replied(&scene.attack(profile, "raw", open.clone()))[0]
+                                .as_i64()
+                                .unwrap() as i32;
+                            assert!([libc::ENOENT, libc::EACCES].contains(&errno), "{path}: {errno}");
+                        }
+                    }
+                    let read = json!([[libc::SYS_openat, HERE, path, libc::O_RDONLY, 0]]);
+                    assert_eq!(scene.control("raw", read), json!([0]), "the control of {path}");
+                }
+                assert_eq!(scene.outside_state(), before);
+            },
+        },
+        Promise {
+            name: "magic_links_do_not_lead_out",
+            keep: |scene| {
+                let secret = scene.outside.join("secret");
+                for root in [
+                    "/proc/self/root",
+                    "/proc/1/root",
+                    "/proc/self/cwd/..",
+                    "/proc/self/fd/4/..",
+                    "/dev/fd/4/..",
+                ] {
+                    let path = format!("{root}{}", secret.display());
+                    let open = json!([[libc::SYS_openat, HERE, path, libc::O_RDONLY, 0]]);
+                    for profile in [DEFAULT, EXEC] {
+                        let errno = replied(&scene.attack(profile, "raw", open.clone()))[0]
+                            .as_i64()
+                            .unwrap() as i32;
+                        let expected = [libc::ENOENT, libc::EACCES, libc::EPERM, libc::ENOTDIR];
+                        assert!(expected.contains(&errno), "{profile} {path}: {errno}");
+                    }
+                }
+                let path = format!("/proc/self/root{}", secret.display());
+                let open = json!([[libc::SYS_openat, HERE, path, libc::O_RDONLY, 0]]);
+                assert_eq!(scene.control("raw", open), json!([0]), "the control");
+            },
+        },
+        Promise {
+            name: "a_folder_swapped_for_a_link_meanwhile_does_not_lead_out",
+            keep: |scene| {
+                let (real, link) = (scene.workspace.join("race"), scene.workspace.join("link"));
+                fs::create_dir(&real).unwrap();
+                symlink(&scene.outside, &link).unwrap();
+                let stop = AtomicBool::new(false);
+                let (mut refused, mut escaped) = (0, false);
+                std::thread::scope(|threads| {
+                    threads.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            swap(&real, &link);
+                        }
+                    });
+                    let attacked = catch_unwind(AssertUnwindSafe(|| {
+                        // Until the swap has come between at least a hundred times.
+                        for profile in [DEFAULT, EXEC].into_iter().cycle().take(60) {
+                            let seen = replied(&scene.attack(profile, "race", json!(false)));
+                            refused += seen["refused"].as_i64().unwrap();
+                            // Even code that follows links ends in a tree where their target does not exist.
+                            scene.attack(profile, "race", json!(true));
+                            if refused > 100 {
+                                break;
+                            }
+                        }
+                        escaped = scene.outside.join("file").exists();
+                        for _ in 0..60 {
+                            scene.control("race", json!(true));
+                            if scene.outside.join("file").exists() {
+                                break;
+                            }
+                        }
+                    }));
+                    stop.store(true, Ordering::Relaxed);
+                    attacked.unwrap();
+                });
+                assert!(!escaped, "it wrote outside");
+                assert!(refused > 100, "the swap hardly ever came between: {refused}");
+                assert!(scene.outside.join("file").exists(), "the control");
+                assert_eq!(fs::read_to_string(scene.outside.join("secret")).unwrap(), SECRET);
+            },
+        },
+    ]
+}

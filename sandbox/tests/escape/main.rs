@@ -1,0 +1,75 @@
+//! Escape tests: one promise a file, each kept in real children, as root and as an ordinary user.
+//!
+//! This program is everything at once, so that the tests attack what ships: the runtime that calls, the zygote, the children
+//! that attack, and — started as `__control` — the same attack without any sandbox, which must succeed. As root it runs all
+//! promises, then drops to an ordinary uid and runs them again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    missing_docs
+)]
+#![allow(unsafe_code, reason = "attacks are raw system calls")]
+
+mod ground;
+mod harness;
+mod raw;
+
+mod bombs;
+mod entries;
+mod files_outside;
+mod inheritance;
+mod liars;
+mod links;
+mod narrowing;
+mod network;
+mod ownership;
+mod processes;
+mod smoke;
+mod survivors;
+mod unsupported;
+
+use ground::{Attack, Promise};
+
+/// Every promise, by file.
+fn promises() -> Vec<Promise> {
+    let all = [
+        smoke::promises(),
+        files_outside::promises(),
+        links::promises(),
+        inheritance::promises(),
+        network::promises(),
+        processes::promises(),
+        entries::promises(),
+        ownership::promises(),
+        narrowing::promises(),
+        liars::promises(),
+        bombs::promises(),
+        survivors::promises(),
+        unsupported::promises(),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// Every attack, by name.
+fn attacks() -> Vec<(&'static str, Attack)> {
+    let all = [
+        raw::ATTACKS,
+        smoke::ATTACKS,
+        links::ATTACKS,
+        inheritance::ATTACKS,
+        network::ATTACKS,
+        entries::ATTACKS,
+        ownership::ATTACKS,
+        liars::ATTACKS,
+        bombs::ATTACKS,
+        survivors::ATTACKS,
+    ];
+    all.concat()
+}
+
+fn main() {
+    effectd_sandbox::init(ground::dispatch);
+    harness::main();
+}

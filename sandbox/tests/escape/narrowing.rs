@@ -1,0 +1,138 @@
+//! After the request is known, a child can do no more than it needs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use effectd_sandbox::{Call, Narrowing};
+use serde_json::{Value, json};
+
+use crate::ground::{DEFAULT, EXEC, HIGH, Promise, Scene, replied};
+
+const HERE: i32 = libc::AT_FDCWD;
+
+fn tries(scene: &Scene, call: Call) -> Vec<i64> {
+    let answer = replied(&scene.run(call));
+    answer
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|errno| errno.as_i64().unwrap())
+        .collect()
+}
+
+/// Read `inside`, write `inside`, create in the root, read, write and create in `notes`, create in the scratch folder.
+fn attempts() -> Value {
+    let create = libc::O_WRONLY | libc::O_CREAT;
+    json!([
+        [libc::SYS_openat, HERE, "inside", libc::O_RDONLY, 0],
+        [libc::SYS_openat, HERE, "inside", libc::O_WRONLY, 0],
+        [libc::SYS_openat, HERE, "new", create, 0o644],
+        [libc::SYS_openat, HERE, "notes/old", libc::O_RDONLY, 0],
+        [libc::SYS_openat, HERE, "notes/old", libc::O_WRONLY, 0],
+        [libc::SYS_openat, HERE, "notes/new", create, 0o644],
+        [libc::SYS_openat, { "fd": "tmp" }, "new", create, 0o644],
+    ])
+}
+
+pub(crate) fn promises() -> Vec<Promise> {
+    vec![
+        Promise {
+            name: "a_narrowed_child_can_do_no_more_than_declared",
+            keep: |scene| {
+                fs::create_dir(scene.workspace.join("notes")).unwrap();
+                fs::write(scene.workspace.join("notes/old"), "").unwrap();
+                let no = i64::from(libc::EACCES);
+                let list = |paths: &[&str]| Some(paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+                let cases = [
+                    (Narrowing::default(), [0, 0, 0, 0, 0, 0, 0]),
+                    (Narrowing::read_only(), [0, no, no, 0, no, no, 0]),
+                    (
+                        Narrowing {
+                            writable: list(&["notes"]),
+                            ..Narrowing::default()
+                        },
+                        [0, no, no, 0, 0, 0, 0],
+                    ),
+                    (
+                        Narrowing {
+                            writable: list(&["notes/fresh"]),
+                            ..Narrowing::default()
+                        },
+                        [0, no, no, 0, 0, 0, 0],
+                    ),
+                    (
+                        Narrowing {
+                            writable: list(&["inside"]),
+                            ..Narrowing::default()
+                        },
+                        [0, 0, no, 0, no, no, 0],
+                    ),
+                    (
+                        Narrowing {
+                            readable: list(&["notes"]),
+                            ..Narrowing::read_only()
+                        },
+                        [no, no, no, 0, no, no, 0],
+                    ),
+                    (
+                        Narrowing {
+                            tmp: false,
+                            ..Narrowing::read_only()
+                        },
+                        [0, no, no, 0, no, no, no],
+                    ),
+                ];
+                for (narrowing, expected) in cases {
+                    for profile in [DEFAULT, EXEC] {
+                        let call = Call {
+                            narrowing: narrowing.clone(),
+                            ..scene.call(profile, "raw", attempts())
+                        };
+                        assert_eq!(tries(scene, call), expected, "{profile} {narrowing:?}");
+                        for made in ["new", "notes/new"] {
+                            let _absent = fs::remove_file(scene.workspace.join(made));
+                        }
+                    }
+                }
+                // High isolation: what is not declared is not writable.
+                let call = Call {
+                    narrowing: Narrowing::default(),
+                    ..scene.call(HIGH, "raw", attempts())
+                };
+                assert_eq!(tries(scene, call), [0, no, no, 0, no, no, 0]);
+                let forced = scene.call(DEFAULT, "raw", attempts());
+                let forced = Call {
+                    narrowing: Narrowing::default(),
+                    high_isolation: true,
+                    ..forced
+                };
+                let answer = scene.run(forced);
+                assert_eq!(answer.isolation.profile, "high_isolation");
+            },
+        },
+        Promise {
+            name: "a_narrowing_cannot_widen",
+            keep: |scene| {
+                for path in ["..", "../outside", "/etc", "notes/../.."] {
+                    let narrowing = Narrowing {
+                        writable: Some(vec![PathBuf::from(path)]),
+                        ..Narrowing::default()
+                    };
+                    let answer = scene.run(Call {
+                        narrowing,
+                        ..scene.call(DEFAULT, "echo", json!(1))
+                    });
+                    let refused = matches!(
+                        answer.ending,
+                        effectd_sandbox::Ending::Killed {
+                            started: false,
+                            code: effectd_contracts::Code::SandboxFailed,
+                            ..
+                        }
+                    );
+                    assert!(refused, "{path}: {answer:?}");
+                }
+            },
+        },
+    ]
+}

@@ -1,0 +1,172 @@
+//! Nothing leaves by any socket, and every attempt is counted.
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+
+use serde_json::{Value, json};
+
+use crate::ground::{Attack, DEFAULT, EXEC, Ground, HIGH, Promise, killed, replied};
+
+pub(crate) const ATTACKS: &[(&str, Attack)] = &[
+    ("tcp", |_, to| {
+        outcome(std::net::TcpStream::connect(to.as_str().unwrap()).map(drop))
+    }),
+    ("udp", |_, to| {
+        outcome(
+            UdpSocket::bind("127.0.0.1:0")
+                .and_then(|s| s.send_to(b"x", to.as_str().unwrap()))
+                .map(drop),
+        )
+    }),
+    ("unix path", |_, to| {
+        outcome(std::os::unix::net::UnixStream::connect(to.as_str().unwrap()).map(drop))
+    }),
+    ("unix abstract", abstract_stream),
+    ("unix sendmsg", sendmsg),
+    ("every family", every_family),
+];
+
+fn outcome(result: std::io::Result<()>) -> Value {
+    json!(result.err().map_or(0, |error| error.raw_os_error().unwrap_or(-1)))
+}
+
+fn abstract_stream(_: &Ground<'_>, to: &Value) -> Value {
+    let address = SocketAddr::from_abstract_name(to.as_str().unwrap());
+    outcome(
+        address
+            .and_then(|a| std::os::unix::net::UnixStream::connect_addr(&a))
+            .map(drop),
+    )
+}
+
+/// The classic gap: a datagram needs neither connect nor sendto.
+fn sendmsg(_: &Ground<'_>, to: &Value) -> Value {
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket};
+    use std::os::fd::AsRawFd;
+    let sent = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::empty(), None).and_then(|socket| {
+        let address = UnixAddr::new(to.as_str().unwrap())?;
+        sendmsg(
+            socket.as_raw_fd(),
+            &[std::io::IoSlice::new(b"x")],
+            &[],
+            MsgFlags::empty(),
+            Some(&address),
+        )
+    });
+    json!(sent.map_or_else(|errno| errno as i32, |_| 0))
+}
+
+/// The families that could be opened at all, of all that the kernel could have.
+fn every_family(_: &Ground<'_>, _: &Value) -> Value {
+    let mut opened = Vec::new();
+    for family in 0..64 {
+        for kind in [
+            libc::SOCK_STREAM,
+            libc::SOCK_DGRAM,
+            libc::SOCK_RAW,
+            libc::SOCK_SEQPACKET,
+        ] {
+            // SAFETY: plain integers.
+            if unsafe { libc::socket(family, kind, 0) } >= 0 {
+                opened.push(family);
+            }
+        }
+    }
+    json!(opened)
+}
+
+pub(crate) fn promises() -> Vec<Promise> {
+    vec![
+        Promise {
+            name: "no_socket_reaches_a_live_listener_and_attempts_are_counted",
+            keep: |scene| {
+                let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+                let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+                let path = scene.outside.join("listener");
+                let stream = UnixListener::bind(&path).unwrap();
+                // In the workspace itself: reachable by name, and still not to be spoken to.
+                let inside = scene.workspace.join("datagrams");
+                let datagrams = UnixDatagram::bind(&inside).unwrap();
+                let name = format!("effectd-escape-{}", std::process::id());
+                let hidden =
+                    UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+                tcp.set_nonblocking(true).unwrap();
+                udp.set_nonblocking(true).unwrap();
+                datagrams.set_nonblocking(true).unwrap();
+                stream.set_nonblocking(true).unwrap();
+                hidden.set_nonblocking(true).unwrap();
+                let mut bytes = [0; 8];
+                let attacks = [
+                    (
+                        "tcp",
+                        json!(tcp.local_addr().unwrap().to_string()),
+                        json!(tcp.local_addr().unwrap().to_string()),
+                    ),
+                    (
+                        "udp",
+                        json!(udp.local_addr().unwrap().to_string()),
+                        json!(udp.local_addr().unwrap().to_string()),
+                    ),
+                    ("unix path", json!(path), json!(path)),
+                    ("unix abstract", json!(name), json!(name)),
+                    ("unix sendmsg", json!("/workspace/datagrams"), json!(inside)),
+                ];
+                for (attack, to, _) in &attacks {
+                    for profile in [DEFAULT, HIGH] {
+                        let answer = scene.attack(profile, attack, to.clone());
+                        assert_eq!(killed(&answer).as_str(), "network_denied", "{attack}");
+                        assert_eq!(
+                            (answer.denials[0].what.as_str(), answer.denials[0].count),
+                            ("socket", 1),
+                            "{attack}"
+                        );
+                    }
+                    let answer = scene.attack(EXEC, attack, to.clone());
+                    assert_eq!(replied(&answer), json!(libc::EPERM), "{attack}");
+                    assert_eq!(
+                        answer.denials[0].code.as_str(),
+                        "network_denied",
+                        "{attack}: {:?}",
+                        answer.denials
+                    );
+                }
+                assert!(tcp.accept().is_err() && stream.accept().is_err() && hidden.accept().is_err());
+                assert!(udp.recv(&mut bytes).is_err() && datagrams.recv(&mut bytes).is_err());
+
+                for (attack, _, to) in &attacks {
+                    assert_eq!(
+                        scene.control(attack, to.clone()),
+                        json!(0),
+                        "the control of {attack}"
+                    );
+                }
+                assert!(
+                    tcp.accept().is_ok() && stream.accept().is_ok() && hidden.accept().is_ok(),
+                    "the control"
+                );
+                assert!(
+                    udp.recv(&mut bytes).is_ok() && datagrams.recv(&mut bytes).is_ok(),
+                    "the control"
+                );
+            },
+        },
+        Promise {
+            name: "no_socket_of_any_family_can_be_made",
+            keep: |scene| {
+                assert_eq!(
+                    killed(&scene.attack(DEFAULT, "every family", json!(null))).as_str(),
+                    "network_denied"
+                );
+                let answer = scene.attack(EXEC, "every family", json!(null));
+                assert_eq!(replied(&answer), json!([]));
+                assert_eq!((answer.denials.len(), answer.denials[0].count), (1, 256));
+                let opened = scene.control("every family", json!(null));
+                assert!(
+                    opened.as_array().unwrap().contains(&json!(libc::AF_INET)),
+                    "the control: {opened}"
+                );
+            },
+        },
+    ]
+}

@@ -1,0 +1,94 @@
+//! The README's first command, on a fresh machine.
+
+use serde_json::Value;
+
+use crate::harness::{Place, as_root_and_as_ordinary_user, example};
+
+#[test]
+fn the_example_is_done_once_and_remembered() {
+    as_root_and_as_ordinary_user("the_example_is_done_once_and_remembered", |who| {
+        let place = Place::of(who);
+        let request = std::fs::read_to_string(example()).unwrap();
+        let first = place.effectd(&["run", "-"], Some(&request));
+        assert_eq!(first.code(), 0, "{}", first.stderr());
+        assert!(
+            first
+                .stdout()
+                .starts_with("done: files.write_text in shared:household"),
+            "{}",
+            first.stdout()
+        );
+        assert!(
+            first.stderr().contains("first use: a demo policy is in"),
+            "{}",
+            first.stderr()
+        );
+        let text = serde_json::from_str::<Value>(&request).unwrap()["params"]["text"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let note = place.path("workspace/notes/w36.txt");
+        assert_eq!(std::fs::read_to_string(&note).unwrap(), text);
+
+        std::fs::remove_file(&note).unwrap();
+        let second = place.effectd(&["run", "-"], Some(&request));
+        assert_eq!(second.code(), 0, "{}", second.stderr());
+        assert!(
+            second.stdout().starts_with("already done: files.write_text"),
+            "{}",
+            second.stdout()
+        );
+        assert!(!second.stderr().contains("first use"), "{}", second.stderr());
+        let same = |line: &str| line.starts_with("  receipt");
+        let receipts =
+            [first.stdout(), second.stdout()].map(|out| out.lines().find(|l| same(l)).unwrap().to_owned());
+        assert_eq!(
+            receipts[0], receipts[1],
+            "the second run shows the first one's receipt"
+        );
+        assert!(!note.exists(), "the second run did it again");
+    });
+}
+
+#[test]
+fn the_file_belongs_to_the_owner_of_the_workspace() {
+    use std::os::unix::fs::MetadataExt;
+    as_root_and_as_ordinary_user("the_file_belongs_to_the_owner_of_the_workspace", |who| {
+        let place = Place::of(who);
+        place.effectd(&["run", example().to_str().unwrap()], None);
+        let owner = |path: &str| std::fs::metadata(place.path(path)).unwrap().uid();
+        assert_eq!(owner("workspace/notes/w36.txt"), owner("workspace"));
+    });
+}
+
+#[test]
+fn state_and_keys_are_private() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    place.effectd(&["run", example().to_str().unwrap()], None);
+    let mode = |path: std::path::PathBuf| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(place.state()), 0o700);
+    for key in std::fs::read_dir(place.state().join("keys")).unwrap() {
+        let path = key.unwrap().path();
+        if path.is_file() {
+            assert_eq!(mode(path.clone()), 0o600, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn help_comes_with_examples_and_exit_codes() {
+    let place = Place::new();
+    for arguments in [&["--help"][..], &["run", "--help"]] {
+        let help = place.effectd(arguments, None);
+        assert_eq!(help.code(), 0);
+        assert!(
+            help.stdout().contains("effectd run examples/write_note.json"),
+            "{}",
+            help.stdout()
+        );
+    }
+    assert_eq!(place.effectd(&["--version"], None).code(), 0);
+    assert_eq!(place.effectd(&[], None).code(), 2);
+    assert_eq!(place.effectd(&["fly"], None).code(), 2);
+}

@@ -1,0 +1,17 @@
+//! effectd as its users meet it: the real program, the real store, the real sandbox.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    missing_docs,
+    unreachable_pub
+)]
+
+mod harness;
+
+mod bad_input;
+mod first_use;
+mod one_receipt;
+mod policy_commands;
+mod refusals;
+mod way_of_one_action;

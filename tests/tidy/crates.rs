@@ -1,0 +1,270 @@
+//! Rules about crates: who may depend on whom, how large a file may be, what every crate has.
+
+use std::collections::BTreeSet;
+
+use crate::tree::{files_ending, members, none, packages, root, text, toml};
+
+/// Who may depend on whom. The root package may use everything.
+const MAY_USE: [(&str, &[&str]); 6] = [
+    ("contracts", &[]),
+    ("policy", &["contracts"]),
+    ("bus", &["contracts"]),
+    ("sandbox", &["contracts"]),
+    ("adapters", &["contracts"]),
+    ("actors", &["contracts", "policy", "bus", "sandbox"]),
+];
+
+/// What the product is built on, each where it belongs.
+const FOUNDATION: [&str; 12] = [
+    "ractor",
+    "tokio",
+    "sled",
+    "serde",
+    "serde_json",
+    "jsonschema",
+    "governor",
+    "backoff",
+    "nix",
+    "landlock",
+    "prometheus",
+    "tracing",
+];
+
+/// Third-party crates that stay in one place, and the package it is in.
+const CONFINED: [(&str, &str); 6] = [
+    ("sled", "bus"),
+    ("backoff", "actors"),
+    ("ractor", "actors"),
+    ("cedar-policy", "policy"),
+    ("landlock", "sandbox"),
+    ("seccompiler", "sandbox"),
+];
+
+/// Features that exist for tests alone.
+const TEST_FEATURES: [&str; 3] = ["failpoints", "conformance", "testing"];
+
+/// Longer than this, and a file has a second subject.
+const RUST_LINES_MAX: usize = 600;
+
+/// Files that may be longer. Keep it empty: split the file instead.
+const LONGER: [&str; 0] = [];
+
+/// The tables of dependencies of a Cargo.toml; whether they are for tests only.
+fn tables(manifest: &toml::Table) -> Vec<(bool, &toml::Table)> {
+    let kinds = [
+        ("dependencies", false),
+        ("build-dependencies", false),
+        ("dev-dependencies", true),
+    ];
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let places = std::iter::once(manifest).chain(
+        targets
+            .into_iter()
+            .flat_map(toml::Table::values)
+            .filter_map(toml::Value::as_table),
+    );
+    let found = places.flat_map(|place| {
+        kinds
+            .iter()
+            .filter_map(move |(kind, tests)| Some((*tests, place.get(*kind)?.as_table()?)))
+    });
+    found.collect()
+}
+
+fn own_crate(package: &str) -> Option<&str> {
+    package.strip_prefix("effectd-")
+}
+
+#[test]
+fn crates_depend_in_one_direction_only() {
+    let known: BTreeSet<_> = MAY_USE.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let there: BTreeSet<_> = members().into_iter().collect();
+    assert_eq!(
+        there, known,
+        "say in MAY_USE of tests/tidy/crates.rs what each member may depend on"
+    );
+    let mut findings = Vec::new();
+    for (name, allowed) in MAY_USE {
+        for (tests, table) in tables(&toml(&format!("{name}/Cargo.toml"))) {
+            for used in table.keys().filter_map(|package| own_crate(package)) {
+                // A crate's tests may use the crate itself, with its test features.
+                if !allowed.contains(&used) && !(tests && used == name) {
+                    findings.push(format!("{name} -> {used}"));
+                }
+            }
+        }
+    }
+    none(
+        &findings,
+        "These dependencies point the wrong way; move what is needed down, or hand it in as a value:",
+    );
+}
+
+#[test]
+fn the_root_package_brings_every_crate_together() {
+    let manifest = toml("Cargo.toml");
+    let used: BTreeSet<_> = tables(&manifest)
+        .into_iter()
+        .filter(|(tests, _)| !tests)
+        .flat_map(|(_, table)| table.keys())
+        .filter_map(|package| own_crate(package).map(str::to_owned))
+        .collect();
+    let unused: Vec<_> = members()
+        .into_iter()
+        .filter(|member| !used.contains(member))
+        .collect();
+    none(
+        &unused,
+        "Nothing ships these members; use them in [dependencies] of the root package, or remove them:",
+    );
+}
+
+#[test]
+fn crates_with_sharp_edges_stay_where_they_are_handled() {
+    let mut findings = Vec::new();
+    for (name, manifest, _) in packages() {
+        for (_, table) in tables(&toml(&manifest)) {
+            let strays = CONFINED
+                .iter()
+                .filter(|(krate, home)| table.contains_key(*krate) && name != *home);
+            findings
+                .extend(strays.map(|(krate, home)| format!("{manifest}: {krate} belongs in {home} alone")));
+        }
+    }
+    none(&findings, "Reach these crates through the one that wraps them:");
+}
+
+#[test]
+fn what_exists_for_tests_is_not_shipped() {
+    let mut findings = Vec::new();
+    for (_, manifest, _) in packages() {
+        let parsed = toml(&manifest);
+        for (_, table) in tables(&parsed).into_iter().filter(|(tests, _)| !tests) {
+            for (package, value) in table {
+                let features = value.get("features").and_then(toml::Value::as_array);
+                let asked = features.into_iter().flatten().filter_map(toml::Value::as_str);
+                let bad =
+                    asked.filter(|feature| TEST_FEATURES.contains(feature) && own_crate(package).is_some());
+                findings.extend(bad.map(|feature| format!("{manifest}: {package} with {feature}")));
+            }
+        }
+        let default = parsed
+            .get("features")
+            .and_then(|features| features.get("default"));
+        let default = default
+            .and_then(toml::Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(toml::Value::as_str);
+        let bad = default.filter(|feature| TEST_FEATURES.contains(feature));
+        findings.extend(bad.map(|feature| format!("{manifest}: {feature} is a default feature")));
+    }
+    none(&findings, "Ask for these features only in [dev-dependencies]:");
+}
+
+#[test]
+fn the_foundation_is_declared_once_for_all() {
+    let manifest = toml("Cargo.toml");
+    let declared = manifest["workspace"]["dependencies"].as_table().unwrap();
+    let missing: Vec<_> = FOUNDATION
+        .iter()
+        .filter(|name| !declared.contains_key(**name))
+        .map(|name| (*name).to_owned())
+        .collect();
+    none(&missing, "Declare these packages in [workspace.dependencies]:");
+}
+
+#[test]
+fn every_crate_says_what_it_is_for() {
+    let mut findings = Vec::new();
+    for (name, manifest, lib) in packages() {
+        let parsed = toml(&manifest);
+        let description = parsed["package"]
+            .get("description")
+            .and_then(toml::Value::as_str)
+            .unwrap_or_default();
+        if description.len() < 20 || description.to_uppercase().contains("TODO") {
+            findings.push(format!("{manifest}: give {name} a description of one line"));
+        }
+        if !text(&lib).starts_with("//! ") {
+            findings.push(format!("{lib}: begin with `//!` and say why the crate exists"));
+        }
+        let lints = parsed
+            .get("lints")
+            .and_then(|lints| lints.get("workspace"))
+            .and_then(toml::Value::as_bool);
+        if lints != Some(true) {
+            findings.push(format!("{manifest}: add `[lints]` with `workspace = true`"));
+        }
+    }
+    none(&findings, "A newcomer opens these first:");
+}
+
+#[test]
+fn undocumented_items_and_aborting_profiles_are_refused() {
+    let manifest = toml("Cargo.toml");
+    let lints = &manifest["workspace"]["lints"]["rust"];
+    for (lint, why) in [
+        ("missing_docs", "every public item is documented"),
+        ("unsafe_code", "unsafe stays in sandbox"),
+    ] {
+        let level = lints.get(lint).and_then(toml::Value::as_str);
+        assert!(
+            matches!(level, Some("deny" | "forbid")),
+            "set {lint} = \"deny\" in [workspace.lints.rust]: {why}"
+        );
+    }
+    let profiles = manifest.get("profile").and_then(toml::Value::as_table);
+    for (name, profile) in profiles.into_iter().flatten() {
+        let panic = profile.get("panic").and_then(toml::Value::as_str);
+        assert_ne!(
+            panic,
+            Some("abort"),
+            "[profile.{name}]: a panic must end one worker, not the process"
+        );
+    }
+}
+
+#[test]
+fn files_can_be_read_in_one_sitting() {
+    let mut findings = Vec::new();
+    for file in files_ending(".rs") {
+        let lines = text(&file).lines().count();
+        if lines > RUST_LINES_MAX && !LONGER.contains(&file.as_str()) {
+            findings.push(format!("{file}: {lines} lines"));
+        }
+    }
+    none(
+        &findings,
+        &format!("Longer than {RUST_LINES_MAX} lines; look for the second subject and give it a file:"),
+    );
+}
+
+#[test]
+fn every_module_says_why_it_exists() {
+    let sources = files_ending(".rs");
+    let shipped = sources
+        .iter()
+        .filter(|file| file.starts_with("runtime/") || file.contains("/src/"));
+    let findings: Vec<_> = shipped
+        .filter(|file| !file.ends_with("tests.rs") && !text(file).starts_with("//!"))
+        .cloned()
+        .collect();
+    none(
+        &findings,
+        "Begin these files with a `//!` line that says why they exist:",
+    );
+}
+
+#[test]
+fn the_lock_file_is_committed_with_the_code() {
+    assert!(
+        root().join("Cargo.lock").is_file(),
+        "commit Cargo.lock: a fresh clone builds what was tested"
+    );
+    let ignored = text(".gitignore");
+    assert!(
+        !ignored.lines().any(|line| line.contains("Cargo.lock")),
+        "take Cargo.lock out of .gitignore"
+    );
+}
