@@ -167,6 +167,7 @@ async fn measure(sandbox: &Sandbox, workspace: &Path, tiny: &Path) {
     let mut rows = [
         Row("posix_spawn of a tiny static program", Vec::new()),
         Row("call, default profile", Vec::new()),
+        Row("posix_spawn of /bin/true", Vec::new()),
         Row("call, exec profile, running /bin/true", Vec::new()),
         Row("bubblewrap --unshare-all /bin/true", Vec::new()),
     ];
@@ -178,12 +179,14 @@ async fn measure(sandbox: &Sandbox, workspace: &Path, tiny: &Path) {
             .1
             .push(one(sandbox, call(workspace, Default, "text")).await);
         tokio::time::sleep(PACE).await;
-        rows[2]
+        rows[2].1.push(spawn(Command::new("/bin/true")));
+        tokio::time::sleep(PACE).await;
+        rows[3]
             .1
             .push(one(sandbox, call(workspace, Exec, "run /bin/true")).await);
         tokio::time::sleep(PACE).await;
         if with_bubblewrap && let Some(command) = bubblewrap(workspace) {
-            rows[3].1.push(spawn(command));
+            rows[4].1.push(spawn(command));
         }
     }
     print(&rows);

@@ -4,14 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_actors::limits::LEASE_TTL;
 use effectd_contracts::{Clock, Principal, SystemClock};
 
 use crate::error::Error;
+use crate::tools::{self, Tools};
 
 /// The state directory of `effectd run`, unless another is named.
 pub const STATE_DEFAULT: &str = ".effectd";
 /// The environment variable that names the state directory.
 pub const STATE_VARIABLE: &str = "EFFECTD_STATE";
+
+/// How long work on its way may take to finish when the runtime stops, unless said otherwise.
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// How a runtime is set up.
 #[derive(Clone)]
@@ -26,6 +31,12 @@ pub struct Config {
     pub principal: Principal,
     /// How long work on its way may take to finish when the runtime stops.
     pub stop_grace: Duration,
+    /// Tools beside those that effectd brings. The sandbox can run only those that [`crate::init_with`] was given, which
+    /// are the default.
+    pub tools: Tools,
+    /// How long a decision is held by a part of the pipeline that does not get on before another takes it up, see
+    /// [`LEASE_TTL`].
+    pub lease_ttl: Duration,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
 }
@@ -50,7 +61,9 @@ impl Config {
             seed_demo: true,
             zygote_exe,
             principal: local_principal()?,
-            stop_grace: Duration::from_secs(10),
+            stop_grace: STOP_GRACE,
+            tools: tools::own(),
+            lease_ttl: LEASE_TTL,
             clock: Arc::new(SystemClock),
         })
     }

@@ -61,6 +61,9 @@ pub enum Error {
     /// There is no state directory yet.
     #[error("there is no state in {}; `effectd init` makes one, and --state names another", .0.display())]
     NoState(PathBuf),
+    /// The pipeline gave up: one of its parts died again and again.
+    #[error("the pipeline gave up: {0}; what was accepted stays on disk, and the next start goes on with it")]
+    Broken(String),
     /// A fault of effectd itself.
     #[error("{0}; this is a fault of effectd")]
     Internal(String),
@@ -72,6 +75,7 @@ impl Error {
         match self {
             Error::Store(StoreError::Locked { .. }) => Exit::TryAgain,
             Error::Internal(_) => Exit::Failed,
+            Error::Broken(_) => Exit::Broken,
             Error::Request(_) | Error::NoState(_) => Exit::Usage,
             Error::State { .. }
             | Error::StateInSpace { .. }

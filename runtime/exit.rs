@@ -24,6 +24,8 @@ pub enum Exit {
     Unknown,
     /// 69: this host or its state cannot be used.
     Unavailable,
+    /// 70: effectd itself broke down; the next start goes on with what is on its bus.
+    Broken,
     /// 75: not now; try again.
     TryAgain,
 }
@@ -40,6 +42,7 @@ impl Exit {
             Exit::Quarantined => 5,
             Exit::Unknown => 6,
             Exit::Unavailable => 69,
+            Exit::Broken => 70,
             Exit::TryAgain => 75,
         }
     }

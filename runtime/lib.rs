@@ -31,6 +31,7 @@ pub mod reload;
 pub mod runtime;
 pub mod spaces;
 pub mod state;
+pub mod tools;
 
 pub mod cli;
 pub mod telemetry;
@@ -40,17 +41,19 @@ pub use effectd_actors::{Answer, Done};
 pub use effectd_contracts as contracts;
 pub use error::Error;
 pub use exit::Exit;
-pub use runtime::Runtime;
+pub use runtime::{Runtime, Ticket};
 
-use effectd_adapters::Workspace;
-use effectd_sandbox::ChildCtx;
+/// What tools are made of, for programs that bring their own.
+pub use effectd_adapters as adapters;
 
 /// To be called first in `main`, before any thread is started. In an ordinary process it returns at once; in a process that
 /// the sandbox started it never returns, and the tools run there.
 pub fn init() {
-    effectd_sandbox::init(dispatch);
+    tools::init(&[]);
 }
 
-fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
-    effectd_adapters::dispatch(&Workspace::new(context.workspace(), context.tmp()), request)
+/// The same as [`init`] for a program that brings tools of its own. They run in the sandbox like all others; no id of a
+/// built-in tool can be taken.
+pub fn init_with(own: tools::Tools) {
+    tools::init(own);
 }

@@ -1,5 +1,6 @@
 //! Puts the parts together and takes them apart again.
 
+use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ use crate::policy_store;
 use crate::reload;
 use crate::spaces;
 use crate::state::State;
+use crate::tools;
+
+/// How long the sandbox may take to end once everything else has.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// How often is looked whether it has.
+const STOP_LOOK: Duration = Duration::from_millis(2);
 
 /// A running runtime.
 pub struct Runtime {
@@ -69,13 +76,14 @@ impl Runtime {
         let space_parts = Arc::new(OnceLock::new());
         let parts = Parts::new(Ingredients {
             store: store.clone(),
-            registry: Arc::new(registry()?),
+            registry: Arc::new(tools::registry(config.tools)?),
             sandbox,
             clock: config.clock,
             identity: Arc::new(keys::identity(&state.keys_dir())?),
             space_roots: spaces::roots(state.base(), space_parts.clone()),
             weights: Weights::default(),
             metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
+            lease_ttl: config.lease_ttl,
             policy: Arc::new(policy_store::load(&state, &*store)?),
         });
         drop(space_parts.set(Arc::downgrade(&parts)));
@@ -142,12 +150,36 @@ impl Runtime {
     /// Stops. What is on its way is finished within the grace, or stays on the bus for the next start. Says whether
     /// everything was finished.
     pub async fn stop(self) -> bool {
+        let finished = self.wind_down(std::future::pending()).await;
+        let sandbox = Arc::downgrade(&self.pipeline.parts().sandbox);
+        drop(self);
+        // The last holder of the sandbox ends its processes; actors that are just ending may be that.
+        let gone = async {
+            while sandbox.strong_count() > 0 {
+                tokio::time::sleep(STOP_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(STOP_MAX, gone).await.is_err() {
+            tracing::error!("the sandbox did not end in time; it ends with the process");
+        }
+        finished
+    }
+
+    /// The first part of [`Runtime::stop`], for programs that still wait for answers: no new work is taken, what is on its
+    /// way is finished within the grace or until `hasten` resolves, and whatever is left stays on the bus. Who waits for
+    /// that is told that the runtime is stopping. Says whether everything was finished.
+    pub async fn wind_down(&self, hasten: impl Future<Output = ()>) -> bool {
         self.watch.abort();
-        let finished = self.pipeline.stop(self.stop_grace).await;
+        let finished = self.pipeline.stop(self.stop_grace, hasten).await;
         if let Err(error) = self.store.close() {
             tracing::error!(%error, "the store did not close cleanly");
         }
         finished
+    }
+
+    /// Why the runtime has given up, if it has. Nothing is carried out any more then: stop, and start anew.
+    pub fn broken(&self) -> Option<String> {
+        self.pipeline.broken()
     }
 
     fn incoming(&self, request: ActionRequest) -> Incoming {
@@ -166,9 +198,5 @@ fn open_store(state: &State, clock: &Arc<dyn Clock>) -> Result<impl Store + use<
 
 /// Every tool that effectd brings, with its parameter rules.
 pub fn registry() -> Result<Registry, Error> {
-    let mut registry = Registry::default();
-    for tool in effectd_adapters::all() {
-        registry.register(tool.spec(), Arc::new(|params| tool.check(params)))?;
-    }
-    Ok(registry)
+    Ok(tools::registry(&[])?)
 }

@@ -30,11 +30,12 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use effectd_bus::{LeaseId, Store};
 use effectd_contracts::{
-    ActionId, ActionRequest, Clock, Digest, Monotonic, Origin, Principal, Timestamp, TraceId,
+    ActionId, ActionRequest, Clock, Digest, Failure, Monotonic, Origin, Principal, Timestamp, TraceId,
 };
 use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -98,8 +99,8 @@ pub enum Way {
     },
     /// Through the door, somebody waits: it is on disk only when it is claimed.
     Door {
-        /// Told when the action is lost before it is on disk, so that the door can put it there.
-        lost: oneshot::Sender<Lost>,
+        /// Told when the action turns back before it is on disk.
+        back: oneshot::Sender<Back>,
     },
 }
 
@@ -126,9 +127,28 @@ impl Drop for Place {
     }
 }
 
-/// An action was dropped on its way: a worker died with it in its hand.
+/// An action came back to the door before it was on disk.
 #[derive(Debug)]
-pub struct Lost;
+pub enum Back {
+    /// A worker died or stalled with it in its hand: the door puts it on the bus.
+    Lost,
+    /// It ends here, without a receipt. The asker alone is told: others may wait for a rightful action of the same id.
+    Refused(Failure),
+}
+
+/// Says of an action that a stage did not get on with it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stalled(Arc<AtomicBool>);
+
+impl Stalled {
+    pub(crate) fn mark(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_marked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// The standing of an action. Dropped before it is settled, it gives the delivery back, so that the action is tried
 /// again at once; should even that fail, the lease ends by itself.
@@ -157,6 +177,7 @@ pub struct Ticket {
     #[expect(dead_code, reason = "held, not read: dropping it gives the place back")]
     pub(crate) place: Place,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) stalled: Stalled,
 }
 
 impl std::fmt::Debug for Ticket {
@@ -193,6 +214,21 @@ impl Ticket {
         self.way = Some(Way::Bus { lease });
     }
 
+    /// Turns the action back at the door: only the asker is told. `false` if it came by the bus.
+    pub(crate) fn refuse_at_door(&mut self, failure: &Failure) -> bool {
+        match self.way.take() {
+            Some(Way::Door { back }) => {
+                // An asker that has gone away needs no answer.
+                drop(back.send(Back::Refused(failure.clone())));
+                true
+            }
+            other @ (Some(Way::Bus { .. }) | None) => {
+                self.way = other;
+                false
+            }
+        }
+    }
+
     /// The action is answered for, or another copy of it is on its way: nothing is to be given back.
     pub(crate) fn settled(mut self) {
         self.way = None;
@@ -204,17 +240,18 @@ impl Drop for Ticket {
         match self.way.take() {
             Some(Way::Bus { lease }) => {
                 // Not waited for: whether it succeeds or not, the lease ends by itself.
-                if std::thread::panicking() {
-                    drop(self.store.nack(
-                        lease,
-                        REDELIVERY_DELAY,
-                        "a worker died with the action in its hand",
-                    ));
+                let why = match (std::thread::panicking(), self.stalled.is_marked()) {
+                    (true, _) => Some("a worker died with the action in its hand"),
+                    (false, true) => Some("a worker did not get on with the action"),
+                    (false, false) => None,
+                };
+                if let Some(why) = why {
+                    drop(self.store.nack(lease, REDELIVERY_DELAY, why));
                 } else {
                     drop(self.store.defer(lease, REDELIVERY_DELAY));
                 }
             }
-            Some(Way::Door { lost }) => drop(lost.send(Lost)),
+            Some(Way::Door { back }) => drop(back.send(Back::Lost)),
             None => {}
         }
     }

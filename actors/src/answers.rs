@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use effectd_bus::Store;
 use effectd_contracts::{ActionId, Failure, Receipt};
 use tokio::sync::oneshot;
 
@@ -87,6 +88,29 @@ impl Answers {
             .get_mut(action)
             .map(|waiting| std::mem::take(&mut waiting.parked));
         parked.into_iter().flatten().for_each(|wake| wake());
+    }
+
+    /// Tells those who wait for an action that has its receipt already: a recorder may die between writing and telling.
+    pub(crate) fn catch_up(&self, store: &dyn Store) {
+        let waited_for: Vec<_> = self.lock().keys().cloned().collect();
+        for action in waited_for {
+            let stored = store.receipt_of(&action).ok().flatten();
+            let Some(receipt) = stored.and_then(|stored| stored.parse().ok()) else {
+                continue;
+            };
+            let done = Done {
+                receipt: Arc::new(receipt),
+                before: true,
+            };
+            self.tell(&action, &Answer::Done(done));
+        }
+    }
+
+    /// Sends everybody away: nothing will be told any more.
+    pub(crate) fn dismiss(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        // Parked actions are dropped outside of the lock: their tickets give their deliveries back.
+        drop(all);
     }
 
     /// Forgets callers that have gone away.

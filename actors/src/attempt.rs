@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::action::{Action, Claimed};
 use crate::executor::Used;
+use crate::failpoint::hit;
 use crate::parts::Parts;
 use crate::registry::Entry;
 
@@ -31,6 +32,8 @@ pub(crate) enum Attempted {
     Failed(Failure),
     /// It ended so that its effect may have happened.
     Unclear(Failure),
+    /// The runtime stopped it, or did not start it any more. What came of it is for the next start to find out.
+    Abandoned,
 }
 
 /// Runs the tool once. The child is waited for by a task of its own, so that it is known to be dead even if the worker
@@ -45,7 +48,7 @@ pub(crate) async fn attempt(
     let begun = parts.clock.monotonic();
     let outcome = match call_of(parts, action, mode, left) {
         Ok(call) => run(parts, action, call).await,
-        Err(failure) => Err(failure),
+        Err(failure) => Err(Some(failure)),
     };
     let took = Millis::from(parts.clock.monotonic().since(begun));
     let entry = action.state.gated().entry();
@@ -67,10 +70,11 @@ pub(crate) async fn attempt(
     };
     match outcome {
         Ok(answer) => tell(&mut tried, answer, entry, mode, action),
-        Err(failure) => tried.came_to = Attempted::Failed(failure),
+        Err(Some(failure)) => tried.came_to = Attempted::Failed(failure),
+        Err(None) => tried.came_to = Attempted::Abandoned,
     }
     tried.attempt.code = match &tried.came_to {
-        Attempted::Done(_) => None,
+        Attempted::Done(_) | Attempted::Abandoned => None,
         Attempted::Failed(failure) | Attempted::Unclear(failure) => Some(failure.code),
     };
     tried
@@ -114,27 +118,34 @@ fn call_of(parts: &Parts, action: &Action<Claimed>, mode: CallMode, left: Durati
     })
 }
 
-async fn run(parts: &Parts, action: &Action<Claimed>, call: Call) -> Result<Answer, Failure> {
+/// Has the call made. The error is why it was not; none means that the runtime stops.
+async fn run(parts: &Parts, action: &Action<Claimed>, call: Call) -> Result<Answer, Option<Failure>> {
     let id = &action.ticket.action_id;
+    hit("executor.before_child", id).await;
     let Some(alive) = parts.running.enter(id) else {
         let message = "an earlier run of this action is still alive";
-        return Err(Failure::new(Code::SandboxFailed, Phase::Sandbox, message));
+        return Err(Some(Failure::new(Code::SandboxFailed, Phase::Sandbox, message)));
     };
     let (told, answer) = oneshot::channel();
-    let sandbox = parts.sandbox.clone();
+    let (sandbox, mut halt) = (parts.sandbox.clone(), parts.halt.subscribe());
     tokio::spawn(async move {
-        let answer = sandbox.call(call).await;
+        // Dropping the call kills its processes.
+        let answer = tokio::select! {
+            biased;
+            _ = halt.wait_for(|halted| *halted) => None,
+            answer = sandbox.call(call) => Some(answer),
+        };
+        drop(sandbox);
         drop(alive);
         // A worker that has died meanwhile needs no answer: its action is settled by the intent.
-        drop(told.send(answer));
+        drop(answer.map(|answer| told.send(answer)));
     });
-    match answer.await {
-        Ok(answer) => answer.map_err(|error: SandboxError| error.failure()),
-        Err(_) => Err(Failure::new(
-            Code::ShuttingDown,
-            Phase::Sandbox,
-            "the runtime is stopping",
-        )),
+    let answer = answer.await;
+    hit("executor.after_child", id).await;
+    match answer {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(SandboxError::Closed)) | Err(_) => Err(None),
+        Ok(Err(error)) => Err(Some(error.failure())),
     }
 }
 

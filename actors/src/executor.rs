@@ -17,12 +17,13 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 
 use crate::action::{Action, Claimed};
 use crate::attempt::{Attempted, Tried, attempt};
+use crate::failpoint::hit;
 use crate::idempotency::Earlier;
-use crate::limits::LEASE_TTL;
+use crate::intent::Intent;
 use crate::messages::{Execute, Record};
 use crate::parts::Parts;
 use crate::retry::Budget;
-use crate::stage::{PanicWatch, pass};
+use crate::stage::{PanicWatch, bounded, pass};
 
 /// It ran, or was found to have run, or could not be run: in any case it is over.
 #[derive(Debug)]
@@ -110,20 +111,17 @@ impl Worker for Executor {
     ) -> Result<(), ActorProcessingErr> {
         let _watch = PanicWatch::new("executor", &self.parts);
         let Execute(action) = job.msg;
-        action.hop("executor");
         let timeout = allowed_time(&action);
-        let deadline = self.parts.clock.monotonic().plus(timeout);
-        let _kept = action
-            .ticket
-            .lease()
-            .map(|lease| self.parts.leases.keep(lease, deadline.plus(LEASE_TTL)));
-        let ended = self.carry_out(&action, deadline).await;
-        let finished = action.advance(|claimed| Finished {
-            claimed,
-            ended,
-            timeout,
-        });
-        pass(&self.recorder, Record::Ran(Box::new(finished)));
+        let stalled = action.ticket.stalled.clone();
+        let limit = timeout + self.parts.lease_ttl;
+        bounded(
+            &self.parts,
+            "executor",
+            limit,
+            &stalled,
+            self.execute(action, timeout),
+        )
+        .await;
         Ok(())
     }
 }
@@ -190,11 +188,40 @@ impl Course {
 enum Next {
     RunAgain,
     WasDone,
+    /// A person must find out.
     Unknown(&'static str),
+    /// Nothing: the failure stands as it is.
+    Stands,
+    /// The runtime stops; the next one settles it.
+    Abandon,
 }
 
 impl Executor {
-    async fn carry_out(&self, action: &Action<Claimed>, deadline: Monotonic) -> Ended {
+    async fn execute(&self, action: Action<Claimed>, timeout: Duration) {
+        let id = action.ticket.action_id.clone();
+        action.hop("executor");
+        hit("executor.begin", &id).await;
+        let deadline = self.parts.clock.monotonic().plus(timeout);
+        let _kept = action.ticket.lease().map(|lease| {
+            let until = deadline.plus(self.parts.lease_ttl);
+            self.parts.leases.keep(lease, until)
+        });
+        let Some(ended) = self.carry_out(&action, deadline).await else {
+            // The runtime stops. The ticket is dropped with the action, and the next start settles it by its intent.
+            tracing::info!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, "handed back");
+            return;
+        };
+        hit("executor.end", &id).await;
+        let finished = action.advance(|claimed| Finished {
+            claimed,
+            ended,
+            timeout,
+        });
+        pass(&self.recorder, Record::Ran(Box::new(finished)));
+    }
+
+    /// Runs the action to its end; `None` if the runtime stops before that.
+    async fn carry_out(&self, action: &Action<Claimed>, deadline: Monotonic) -> Option<Ended> {
         let spec = action.state.gated().entry().spec();
         let dry_run = action.state.gated().dry_run();
         let mode = if dry_run.is_some() {
@@ -209,18 +236,13 @@ impl Executor {
             touched: false,
         };
         if let Earlier::Interrupted(intent) = action.state.earlier() {
-            let harmless = intent.as_ref().is_some_and(|intent| intent.dry_run);
-            course.touched = !harmless;
-            let repeat = intent.as_ref().map_or(Repeat::Never, |intent| intent.repeat);
-            let next = if harmless {
-                Next::RunAgain
-            } else {
-                self.settle(action, repeat, deadline).await
-            };
-            match next {
+            course.touched = !intent.as_ref().is_some_and(|intent| intent.dry_run);
+            match self.settle_interrupted(action, intent.as_ref(), deadline).await {
                 Next::RunAgain => {}
-                Next::WasDone => return course.end(Ok(found_done()), Outcome::Executed, false),
-                Next::Unknown(why) => return course.fail(unknown(why)),
+                Next::WasDone => return Some(course.end(Ok(found_done()), Outcome::Executed, false)),
+                Next::Unknown(why) => return Some(course.fail(unknown(why))),
+                Next::Stands => {}
+                Next::Abandon => return None,
             }
         }
         let mut budget = Budget::new(action.request.qos.retries());
@@ -230,10 +252,11 @@ impl Executor {
             let (failure, ambiguous) = match attempted {
                 Attempted::Done(output) => {
                     let outcome = dry_run.map_or(Outcome::Executed, |dry_run| dry_run.outcome());
-                    return course.end(Ok(output), outcome, false);
+                    return Some(course.end(Ok(output), outcome, false));
                 }
                 Attempted::Failed(failure) => (failure, false),
                 Attempted::Unclear(failure) => (failure, dry_run.is_none()),
+                Attempted::Abandoned => return None,
             };
             course.touched |= ambiguous;
             let pause = match self
@@ -243,12 +266,13 @@ impl Executor {
                 Next::RunAgain => {
                     budget.next_pause(last_took(&course), deadline.since(self.parts.clock.monotonic()))
                 }
-                Next::WasDone => return course.end(Ok(found_done()), Outcome::Executed, false),
-                Next::Unknown("") => None,
-                Next::Unknown(why) => return course.fail(unknown(why)),
+                Next::WasDone => return Some(course.end(Ok(found_done()), Outcome::Executed, false)),
+                Next::Stands => None,
+                Next::Unknown(why) => return Some(course.fail(unknown(why))),
+                Next::Abandon => return None,
             };
             let Some(pause) = pause else {
-                return course.fail(failure);
+                return Some(course.fail(failure));
             };
             self.parts
                 .metrics
@@ -262,7 +286,35 @@ impl Executor {
         }
     }
 
-    /// Whether a failed run may be followed by another. `Unknown("")` means: no, and the failure stands as it is.
+    /// What an intent that was found calls for. It is settled by the declaration under which it was begun. If the tool has
+    /// changed since, and declares something else now, neither promise covers what would run: a person must look.
+    async fn settle_interrupted(
+        &self,
+        action: &Action<Claimed>,
+        intent: Option<&Intent>,
+        deadline: Monotonic,
+    ) -> Next {
+        let gated = action.state.gated();
+        let spec = gated.entry().spec();
+        let Some(intent) = intent else {
+            return Next::Unknown("what was begun cannot be read any more");
+        };
+        if intent.dry_run {
+            return Next::RunAgain;
+        }
+        if intent.tool_version != spec.version && intent.repeat != spec.repeat {
+            return Next::Unknown("the tool was replaced by one that must be treated otherwise");
+        }
+        match (self.settle(action, intent.repeat, deadline).await, intent.repeat) {
+            // Trying it out now would say that nothing changed, which is not known.
+            (Next::RunAgain, Repeat::Safe | Repeat::Never) if gated.dry_run().is_some() => {
+                Next::Unknown("it was begun before effects were paused")
+            }
+            (next, Repeat::Safe | Repeat::Probe | Repeat::Never) => next,
+        }
+    }
+
+    /// Whether a failed run may be followed by another.
     async fn may_retry(
         &self,
         action: &Action<Claimed>,
@@ -274,13 +326,17 @@ impl Executor {
         let wanted = if failure.retryable {
             Next::RunAgain
         } else {
-            Next::Unknown("")
+            Next::Stands
         };
+        // A tool that says it is done, in words that cannot be read, has run: that is known, and the receipt says so.
+        if failure.code == Code::ResultInvalid {
+            return Next::Stands;
+        }
         match (ambiguous, repeat) {
             (false, _) | (true, Repeat::Safe) => wanted,
             (true, Repeat::Probe | Repeat::Never) => match self.settle(action, repeat, deadline).await {
                 Next::RunAgain => wanted,
-                other @ (Next::WasDone | Next::Unknown(_)) => other,
+                other @ (Next::WasDone | Next::Unknown(_) | Next::Stands | Next::Abandon) => other,
             },
         }
     }
@@ -293,11 +349,15 @@ impl Executor {
                 Next::Unknown("the tool must not be repeated, and whether it ran cannot be told")
             }
             Repeat::Probe => {
-                let left = deadline.since(self.parts.clock.monotonic());
-                match attempt(&self.parts, action, CallMode::Probe, left).await.probed {
-                    Some(ProbeVerdict::Done) => Next::WasDone,
-                    Some(ProbeVerdict::NotDone) => Next::RunAgain,
-                    Some(ProbeVerdict::CannotSay) | None => {
+                hit("executor.before_probe", &action.ticket.action_id).await;
+                // A run that used up its time must not leave its probe without any.
+                let left = deadline.since(self.parts.clock.monotonic()).max(PROBE_TIME_MIN);
+                let tried = attempt(&self.parts, action, CallMode::Probe, left).await;
+                match (tried.probed, tried.came_to) {
+                    (Some(ProbeVerdict::Done), _) => Next::WasDone,
+                    (Some(ProbeVerdict::NotDone), _) => Next::RunAgain,
+                    (None, Attempted::Abandoned) => Next::Abandon,
+                    (Some(ProbeVerdict::CannotSay) | None, _) => {
                         Next::Unknown("the tool's probe cannot tell whether it ran")
                     }
                 }
@@ -305,6 +365,9 @@ impl Executor {
         }
     }
 }
+
+/// Time that a probe has in any case.
+const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
 
 fn last_took(course: &Course) -> Duration {
     course.attempts.last().map_or(Duration::ZERO, |attempt| {

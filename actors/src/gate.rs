@@ -12,10 +12,11 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Validated};
+use crate::failpoint::hit;
 use crate::messages::{Judge, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::registry::Entry;
-use crate::stage::{PanicWatch, pass};
+use crate::stage::{PanicWatch, bounded, pass};
 use crate::switches::Switches;
 
 /// The policy permits it.
@@ -97,8 +98,21 @@ impl Worker for Gate {
     ) -> Result<(), ActorProcessingErr> {
         let _watch = PanicWatch::new("gate", &self.parts);
         let Judge(action) = job.msg;
+        let stalled = action.ticket.stalled.clone();
+        let limit = self.parts.lease_ttl;
+        bounded(&self.parts, "gate", limit, &stalled, self.pass_judgement(action)).await;
+        Ok(())
+    }
+}
+
+type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>), Failure>;
+
+impl Gate {
+    async fn pass_judgement(&self, action: Action<Validated>) {
         action.hop("gate");
+        hit("gate.begin", &action.ticket.action_id).await;
         let (ruling, judged) = self.judge(&action);
+        hit("gate.end", &action.ticket.action_id).await;
         match judged {
             Ok((params, dry_run)) => {
                 let earn = |state: Validated| Gated {
@@ -125,13 +139,8 @@ impl Worker for Gate {
                 pass(&self.recorder, Record::Refused(Box::new(refusal)));
             }
         }
-        Ok(())
     }
-}
 
-type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>), Failure>;
-
-impl Gate {
     fn judge(&self, action: &Action<Validated>) -> (Ruling, Judged) {
         let request = &action.request;
         let spec = action.state.entry().spec();
@@ -147,11 +156,14 @@ impl Gate {
         // The request's own time was compared with the clock when it was accepted; rules about time look at the clock
         // of now, since an action may have waited.
         facts.now = self.parts.clock.now();
+        facts.utc_offset_min = self.parts.clock.utc_offset_min();
         let decision = evaluate(&facts, &policy);
         let judged = match (&decision.verdict, decision.failure()) {
-            (Verdict::Permit, _) => self
-                .switches(request)
-                .map(|dry_run| (Arc::new(inspection.params), dry_run)),
+            (Verdict::Permit, _) => self.switches(request).and_then(|dry_run| {
+                // What redaction put in place of personal data has to fit the tool's schema, too.
+                action.state.entry().check_params(&inspection.params)?;
+                Ok((Arc::new(inspection.params), dry_run))
+            }),
             (
                 Verdict::Deny { .. } | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. },
                 Some(failure),

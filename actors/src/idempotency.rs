@@ -15,14 +15,14 @@ use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::Value;
 
-use crate::action::{Action, Gated, Way};
+use crate::action::{Action, Gated};
+use crate::failpoint::hit;
 use crate::intent::Intent;
 use crate::key;
-use crate::limits::LEASE_TTL;
 use crate::messages::{Execute, Record, Refusal, Settle};
 use crate::parts::Parts;
-use crate::pipeline::group;
-use crate::stage::{PanicWatch, pass};
+use crate::pipeline::{group, same_decision};
+use crate::stage::{PanicWatch, bounded, pass};
 
 /// The action is ours to do, and that is on disk.
 #[derive(Debug)]
@@ -104,13 +104,10 @@ impl Worker for Idempotency {
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
         let _watch = PanicWatch::new("idempotency", &self.parts);
-        let Settle(mut action) = job.msg;
-        action.hop("idempotency");
-        let terms = self.terms(&action);
-        match self.ask(&mut action, &terms).await {
-            Ok(answer) => self.act_on(answer, action, terms, this).await,
-            Err(error) => self.give_up(action, &error),
-        }
+        let Settle(action) = job.msg;
+        let stalled = action.ticket.stalled.clone();
+        let (limit, work) = (self.parts.lease_ttl, self.find_out(action, this));
+        bounded(&self.parts, "idempotency", limit, &stalled, work).await;
         Ok(())
     }
 }
@@ -123,6 +120,19 @@ enum Asked {
 }
 
 impl Idempotency {
+    async fn find_out(&self, mut action: Action<Gated>, this: &FactoryRef<(), Settle>) {
+        action.hop("idempotency");
+        hit("idempotency.begin", &action.ticket.action_id).await;
+        let terms = self.terms(&action);
+        hit("idempotency.before_claim", &action.ticket.action_id).await;
+        let asked = self.ask(&mut action, &terms).await;
+        hit("idempotency.after_claim", &action.ticket.action_id).await;
+        match asked {
+            Ok(answer) => self.act_on(answer, action, terms, this).await,
+            Err(error) => self.give_up(action, &error),
+        }
+    }
+
     fn terms(&self, action: &Action<Gated>) -> Terms {
         let (spec, params) = (action.state.entry().spec(), action.state.params());
         let params_digest = canonical::digest(&Value::Object(params.as_ref().clone()));
@@ -156,7 +166,7 @@ impl Idempotency {
         let admission = Admission {
             topic: Topic::ActionDecision.into(),
             group: pipeline_group()?,
-            ttl: LEASE_TTL,
+            ttl: self.parts.lease_ttl,
             event: self.decision_event(action),
             claim,
         };
@@ -166,8 +176,16 @@ impl Idempotency {
                 Asked::Claim(ClaimAnswer::New { fence })
             }
             // Its decision is on the bus: whoever gets it from there settles it.
-            Admitted::NotGranted(ClaimAnswer::OwnIntent(_)) | Admitted::AlreadyPublished { .. } => {
-                Asked::OnTheBus
+            Admitted::NotGranted(ClaimAnswer::OwnIntent(_)) => Asked::OnTheBus,
+            Admitted::AlreadyPublished { offset } => {
+                let (digest, principal) = (action.ticket.digest, &action.ticket.principal);
+                if same_decision(&*self.parts.store, offset, digest, principal)? {
+                    Asked::OnTheBus
+                } else {
+                    Asked::Claim(ClaimAnswer::Conflict {
+                        what: ConflictOf::Action,
+                    })
+                }
             }
             Admitted::NotGranted(answer) => Asked::Claim(answer),
         })
@@ -295,6 +313,7 @@ impl Idempotency {
         }
         match self.parts.store.take_over(&id, open.fence).await {
             Ok(fence) => {
+                hit("idempotency.after_take_over", &id).await;
                 let intent = open.intent.bytes().and_then(Intent::from_bytes);
                 self.execute(action, terms, fence, Earlier::Interrupted(intent));
             }
@@ -305,16 +324,8 @@ impl Idempotency {
     fn conflict(&self, action: Action<Gated>, what: ConflictOf) {
         match what {
             ConflictOf::Action => {
-                let message = "this action id was used before, with other content; choose a new one";
-                let failure = Failure::new(Code::ActionConflict, Phase::Idempotency, message);
-                let action = action.advance(|_| ());
-                pass(
-                    &self.recorder,
-                    Record::Unrecorded {
-                        action: Box::new(action),
-                        failure,
-                    },
-                );
+                let failure = Failure::new(Code::ActionConflict, Phase::Idempotency, ID_TAKEN);
+                self.unrecorded(action, failure);
             }
             ConflictOf::Key => {
                 let message = "this idempotency key was used before, with other parameters";
@@ -337,20 +348,21 @@ impl Idempotency {
     /// The Store could not answer. What is on the bus stays there; who waits at the door is told.
     fn give_up(&self, action: Action<Gated>, error: &StoreError) {
         tracing::warn!(parent: &action.ticket.span, %error, trace_id = %action.ticket.trace_id, "not claimed");
-        if matches!(action.ticket.way, Some(Way::Door { .. })) {
+        if action.ticket.lease().is_none() {
             let message = format!("{error}; ask again with the same action id");
             let failure = Failure::new(Code::StoreUnavailable, Phase::Idempotency, message);
-            let action = action.advance(|_| ());
-            pass(
-                &self.recorder,
-                Record::Unrecorded {
-                    action: Box::new(action),
-                    failure,
-                },
-            );
+            self.unrecorded(action, failure);
         }
     }
+
+    fn unrecorded(&self, action: Action<Gated>, failure: Failure) {
+        let action = Box::new(action.advance(|_| ()));
+        pass(&self.recorder, Record::Unrecorded { action, failure });
+    }
 }
+
+/// What is said about an action id that stands for something else.
+pub(crate) const ID_TAKEN: &str = "this action id was used before, with other content; choose a new one";
 
 fn pipeline_group() -> Result<GroupName, StoreError> {
     group()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Claim, ClaimAnswer, Delivery, Fence, StoreError};
+use effectd_bus::{Delivery, StoreError};
 use effectd_contracts::{
     Code, DecisionData, Event, Failure, Phase, Timestamp, Topic, json, limits as bounds,
 };
@@ -11,11 +11,13 @@ use ractor::factory::FactoryRef;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::action::{Action, Place, Ticket, Way};
-use crate::limits::LEASE_TTL;
+use crate::action::{Action, Place, Stalled, Ticket, Way};
+use crate::failpoint::{hit, hit_idle};
+use crate::idempotency::ID_TAKEN;
 use crate::messages::{Record, Refusal, Validate};
 use crate::parts::Parts;
 use crate::pipeline::{group, span};
+use crate::seize::{Seized, seize};
 use crate::stage::pass;
 
 /// Looks for decisions. There is one, restarted when it dies.
@@ -85,10 +87,16 @@ impl Intake {
             .permits
             .available_permits()
             .min(effectd_bus::limits::LEASE_EVENTS_MAX - 1);
+        hit_idle("intake.before_lease").await;
         let leased = self
             .parts
             .store
-            .lease(&Topic::ActionDecision.into(), &group()?, room, LEASE_TTL)
+            .lease(
+                &Topic::ActionDecision.into(),
+                &group()?,
+                room,
+                self.parts.lease_ttl,
+            )
             .await?;
         let mut first = Some(first);
         let busy = !leased.deliveries.is_empty();
@@ -123,6 +131,7 @@ impl Intake {
             return;
         };
         let action = self.action(&delivery, event, permit);
+        hit("intake.after_lease", &action.ticket.action_id).await;
         if delivery.exhausted {
             self.give_up(action, delivery.delivery_count).await;
         } else {
@@ -164,6 +173,7 @@ impl Intake {
             }),
             place: Place::new(permit, &self.parts.metrics.in_flight),
             store: self.parts.store.clone(),
+            stalled: Stalled::default(),
         };
         ticket.span.in_scope(|| {
             tracing::info!(stage = "intake", trace_id = %ticket.trace_id, delivery = delivery.delivery_count, "hop");
@@ -173,8 +183,21 @@ impl Intake {
 
     /// A decision that has been delivered too often ends here, with a receipt and a dead letter.
     async fn give_up(&self, action: Action<crate::action::Submitted>, deliveries: u32) {
-        let (fence, code) = match self.seize(&action).await {
-            Ok(seized) => seized,
+        let tool = self.parts.registry.get(&action.request.tool_id).cloned();
+        let (fence, code) = match seize(&self.parts, &action).await {
+            Ok(Seized::Held { fence, begun: true }) => (fence, Code::OutcomeUnknown),
+            Ok(Seized::Held { fence, begun: false }) => (fence, Code::Internal),
+            Ok(Seized::Ended(receipt_id)) => {
+                let action = Box::new(action.advance(|_| ()));
+                return pass(&self.recorder, Record::Before { action, receipt_id });
+            }
+            Ok(Seized::Conflict) => {
+                let failure = Failure::new(Code::ActionConflict, Phase::Settle, ID_TAKEN);
+                let action = Box::new(action.advance(|_| ()));
+                return pass(&self.recorder, Record::Unrecorded { action, failure });
+            }
+            // The ticket is dropped: the decision comes again, as exhausted as it is.
+            Ok(Seized::Alive | Seized::Busy) => return,
             Err(error) => {
                 tracing::warn!(parent: &action.ticket.span, %error, "a poisonous decision cannot be ended yet");
                 return;
@@ -182,50 +205,16 @@ impl Intake {
         };
         let message = format!("delivered {deliveries} times, and each time the work on it died");
         let failure = Failure::new(code, Phase::Settle, message);
-        let outcome = failure.code.outcome();
-        let tool = self.parts.registry.get(&action.request.tool_id).cloned();
-        let action = action.advance(|_| ());
         let refusal = Refusal {
-            action,
+            outcome: failure.code.outcome(),
+            action: action.advance(|_| ()),
             tool,
             ruling: None,
             failure,
-            outcome,
-            fence,
+            fence: Some(fence),
             dead_letter: true,
         };
         pass(&self.recorder, Record::Refused(Box::new(refusal)));
-    }
-
-    /// Gets hold of the action's claim, so that nobody else can end it, and tells whether it may have had its effect.
-    async fn seize(
-        &self,
-        action: &Action<crate::action::Submitted>,
-    ) -> Result<(Option<Fence>, Code), StoreError> {
-        let claim = Claim {
-            action_id: action.ticket.action_id.clone(),
-            action_digest: action.ticket.digest,
-            space: action.request.space_id.clone(),
-            key: None,
-            params_digest: action.request.params_digest(),
-            intent: Vec::new(),
-            resources: Vec::new(),
-        };
-        Ok(match self.parts.store.claim(claim).await? {
-            ClaimAnswer::New { fence } => (Some(fence), Code::Internal),
-            ClaimAnswer::OwnIntent(open) => {
-                let fence = self
-                    .parts
-                    .store
-                    .take_over(&action.ticket.action_id, open.fence)
-                    .await?;
-                (Some(fence), Code::OutcomeUnknown)
-            }
-            ClaimAnswer::InFlight { .. }
-            | ClaimAnswer::ResourceBusy { .. }
-            | ClaimAnswer::Done { .. }
-            | ClaimAnswer::Conflict { .. } => (None, Code::Internal),
-        })
     }
 }
 

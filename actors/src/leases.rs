@@ -10,8 +10,6 @@ use std::time::Duration;
 use effectd_bus::{LeaseId, Store};
 use effectd_contracts::{Clock, Monotonic};
 
-use crate::limits::LEASE_TTL;
-
 /// The deliveries that are kept.
 #[derive(Clone, Default)]
 pub(crate) struct Leases(Arc<Mutex<HashMap<LeaseId, Monotonic>>>);
@@ -37,18 +35,15 @@ impl Leases {
     }
 
     /// Extends everything that is kept. To be called well within the time of a lease.
-    pub(crate) fn extend_all(&self, store: &dyn Store, clock: &dyn Clock) {
+    pub(crate) fn extend_all(&self, store: &dyn Store, clock: &dyn Clock, ttl: Duration) {
         let now = clock.monotonic();
         let mut all = self.lock();
         all.retain(|_, until| *until > now);
         for lease in all.keys() {
             // Not waited for: a lease that was lost meanwhile is found out by the fence.
-            drop(store.extend(*lease, LEASE_TTL));
+            drop(store.extend(*lease, ttl));
         }
     }
-
-    /// How often [`Leases::extend_all`] is to be called.
-    pub(crate) const EVERY: Duration = Duration::from_millis(LEASE_TTL.as_millis() as u64 / 3);
 }
 
 impl Drop for Kept {

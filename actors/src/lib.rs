@@ -13,6 +13,7 @@ pub mod action;
 pub mod messages;
 
 pub mod answers;
+pub mod failpoint;
 pub mod identity;
 mod leases;
 pub mod metrics;
@@ -33,6 +34,7 @@ pub mod key;
 mod recorder;
 pub mod retry;
 pub mod reward;
+mod seize;
 mod sweeper;
 pub mod validator;
 

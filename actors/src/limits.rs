@@ -27,7 +27,7 @@ pub const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 pub const BACKOFF_FACTOR: f64 = 2.0;
 /// How far a pause is spread at random, up and down, as a share of it.
 pub const BACKOFF_SPREAD: f64 = 0.5;
-/// Longest pause.
+/// Longest pause: beyond this a caller with patience left would rather be told.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Tries to write a receipt before the action is left to redelivery.
 pub const COMMIT_TRIES: u32 = 3;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use effectd_bus::Fence;
 use effectd_contracts::{Failure, Outcome, ReceiptId};
 
-use crate::action::{Action, Claimed, Finished, Gated, Submitted, Validated};
+use crate::action::{Action, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 use crate::gate::Ruling;
 use crate::registry::Entry;
 
@@ -46,6 +46,17 @@ pub enum Record {
         /// Why.
         failure: Failure,
     },
+}
+
+impl Record {
+    /// The standing of the action that ends.
+    pub(crate) fn ticket(&self) -> &Ticket {
+        match self {
+            Record::Ran(action) => &action.ticket,
+            Record::Refused(refusal) => &refusal.action.ticket,
+            Record::Before { action, .. } | Record::Unrecorded { action, .. } => &action.ticket,
+        }
+    }
 }
 
 /// An action that ends without having run.

@@ -18,6 +18,8 @@ pub const CACHED_TOTAL: &str = "effectd_actions_cached_total";
 pub const IN_FLIGHT: &str = "effectd_actions_in_flight";
 /// Workers that panicked, by stage.
 pub const PANICS_TOTAL: &str = "effectd_worker_panics_total";
+/// Actions that a worker did not get on with, by stage.
+pub const STALLS_TOTAL: &str = "effectd_worker_stalls_total";
 
 /// The pipeline's series.
 #[derive(Debug, Clone)]
@@ -30,6 +32,7 @@ pub struct Metrics {
     pub(crate) cached: IntCounterVec,
     pub(crate) in_flight: IntGauge,
     pub(crate) panics: IntCounterVec,
+    pub(crate) stalls: IntCounterVec,
 }
 
 impl Metrics {
@@ -57,6 +60,11 @@ impl Metrics {
             retries: counter(RETRIES_TOTAL, "Further attempts", &["tool_id"])?,
             cached: counter(CACHED_TOTAL, "Answers from earlier receipts", &["tool_id"])?,
             panics: counter(PANICS_TOTAL, "Workers that panicked", &["stage"])?,
+            stalls: counter(
+                STALLS_TOTAL,
+                "Actions that a worker did not get on with",
+                &["stage"],
+            )?,
             duration,
             in_flight,
         })

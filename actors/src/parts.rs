@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use effectd_bus::Store;
 use effectd_contracts::{Clock, Failure, SpaceId};
 use effectd_policy::Policy;
 use effectd_sandbox::Sandbox;
+use tokio::sync::watch;
 
 use crate::answers::Answers;
 use crate::identity::Identity;
@@ -37,11 +39,16 @@ pub struct Parts {
     pub weights: Weights,
     /// The pipeline's figures.
     pub metrics: Metrics,
+    /// How long a delivery is held before it goes to someone else, see [`crate::limits::LEASE_TTL`]. A stage that does not
+    /// get on for this long loses what it has in hand.
+    pub lease_ttl: Duration,
     /// Who waits.
     pub answers: Answers,
     policy: RwLock<Arc<Policy>>,
     pub(crate) running: Running,
     pub(crate) leases: Leases,
+    /// Turned on when the runtime stops and its grace is over: whatever runs is killed.
+    pub(crate) halt: watch::Sender<bool>,
 }
 
 impl std::fmt::Debug for Parts {
@@ -63,6 +70,7 @@ pub struct Ingredients {
     pub space_roots: SpaceRoots,
     pub weights: Weights,
     pub metrics: Metrics,
+    pub lease_ttl: Duration,
     pub policy: Arc<Policy>,
 }
 
@@ -84,10 +92,12 @@ impl Parts {
             space_roots: from.space_roots,
             weights: from.weights,
             metrics: from.metrics,
+            lease_ttl: from.lease_ttl,
             answers: Answers::default(),
             policy: RwLock::new(from.policy),
             running: Running::default(),
             leases: Leases::default(),
+            halt: watch::Sender::new(false),
         })
     }
 

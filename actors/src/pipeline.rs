@@ -1,19 +1,22 @@
 //! The pipeline as its users see it: submit a decision, or have it carried out and wait.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Exhausted, GroupName, GroupOptions, StoreError};
+use effectd_bus::{Exhausted, GroupName, GroupOptions, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ActionRequest, Code, DecisionData, Event, Failure, Origin, Phase, Principal, Topic, TraceId,
+    ActionId, ActionRequest, Code, DecisionData, Digest, Event, Failure, Origin, Phase, Principal, Topic,
+    TraceId, json, limits as bounds,
 };
 use ractor::{Actor, ActorRef};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot, watch};
 use tracing::Span;
 
-use crate::action::{Action, Lost, Place, Submitted, Ticket, Way};
+use crate::action::{Action, Back, Place, Stalled, Submitted, Ticket, Way};
 use crate::answers::{Answer, Done};
-use crate::idempotency::sealed;
+use crate::failpoint::hit;
+use crate::idempotency::{ID_TAKEN, sealed};
 use crate::limits::{DELIVERIES_MAX, IN_FLIGHT_MAX};
 use crate::messages::Validate;
 use crate::parts::Parts;
@@ -135,6 +138,11 @@ impl Pipeline {
         }
     }
 
+    /// Why the pipeline has given up, if it has.
+    pub fn broken(&self) -> Option<String> {
+        self.fatal.borrow().clone()
+    }
+
     /// Puts a decision on the bus. When this returns, it is on disk and will be carried out or refused, whatever dies.
     pub async fn submit(&self, incoming: Incoming) -> Result<ActionId, Failure> {
         incoming.request.check()?;
@@ -145,9 +153,10 @@ impl Pipeline {
                 Answer::Refused(failure) => Err(failure),
             };
         }
-        self.publish(incoming)
-            .await
-            .map_err(|error| store_failure(&error))?;
+        if self.permits.is_closed() {
+            return Err(stopping());
+        }
+        self.publish(incoming).await?;
         Ok(action_id)
     }
 
@@ -168,22 +177,41 @@ impl Pipeline {
             .permits
             .clone()
             .try_acquire_owned()
-            .map_err(|_| overloaded())?;
+            .map_err(|error| match error {
+                TryAcquireError::Closed => stopping(),
+                TryAcquireError::NoPermits => overloaded(),
+            })?;
         let mut answer = self.parts.answers.wait_for(&incoming.request.action_id);
-        let (lost, mut was_lost) = oneshot::channel();
-        let action = self.action(incoming.clone(), lost, permit);
+        let (back, mut came_back) = oneshot::channel();
+        let action = self.action(incoming.clone(), back, permit);
         pass(&self.stages.validator, Validate(action));
         tokio::select! {
             biased;
             answer = &mut answer => return answered(answer),
-            lost = &mut was_lost => {
-                if let Ok(Lost) = lost {
-                    // A worker died before the decision was on disk: from now on the bus looks after it.
-                    self.publish(incoming).await.map_err(|error| store_failure(&error))?;
-                }
+            back = &mut came_back => match back {
+                // A worker died before the decision was on disk: from now on the bus looks after it.
+                Ok(Back::Lost) => self.publish(incoming).await?,
+                Ok(Back::Refused(failure)) => return Err(failure),
+                // It is on disk, or about to be answered.
+                Err(_) => {}
+            },
+            // It is in the hands of a stage that has stopped altogether, or waits for another action: either way the bus
+            // can look after it, and whichever copy comes second gives way.
+            () = tokio::time::sleep(self.parts.lease_ttl * 2) => self.publish(incoming).await?,
+        }
+        self.answered(answer).await
+    }
+
+    /// Waits for an answer, unless the pipeline gives up.
+    async fn answered(&self, answer: oneshot::Receiver<Answer>) -> Result<Answer, Failure> {
+        tokio::select! {
+            biased;
+            answer = answer => answered(answer),
+            why = self.fatal() => {
+                let message = format!("{why}; the next start goes on with what is on the bus");
+                Err(Failure::new(Code::Internal, Phase::Accept, message))
             }
         }
-        answered(answer.await)
     }
 
     /// Waits for the receipt of an action that was submitted before.
@@ -192,7 +220,7 @@ impl Pipeline {
         if let Some(done) = self.receipt_of(action)? {
             return Ok(Answer::Done(done));
         }
-        answered(answer.await)
+        self.answered(answer).await
     }
 
     /// The receipt of an action, if it has one.
@@ -225,12 +253,7 @@ impl Pipeline {
         let same = receipt.action_id != incoming.request.action_id
             || stored.action_digest == incoming.request.digest();
         if !same || receipt.principal != incoming.principal {
-            let message = "this action id was used before, with other content; choose a new one";
-            return Ok(Some(Answer::Refused(Failure::new(
-                Code::ActionConflict,
-                Phase::Accept,
-                message,
-            ))));
+            return Ok(Some(Answer::Refused(id_taken())));
         }
         Ok(Some(Answer::Done(Done {
             receipt: Arc::new(receipt),
@@ -241,7 +264,7 @@ impl Pipeline {
     fn action(
         &self,
         incoming: Incoming,
-        lost: oneshot::Sender<Lost>,
+        back: oneshot::Sender<Back>,
         permit: OwnedSemaphorePermit,
     ) -> Action<Submitted> {
         let Incoming {
@@ -262,20 +285,23 @@ impl Pipeline {
             accepted: self.parts.clock.monotonic(),
             waited: Duration::ZERO,
             queued: None,
-            way: Some(Way::Door { lost }),
+            way: Some(Way::Door { back }),
             place: Place::new(Some(permit), &self.parts.metrics.in_flight),
             store: self.parts.store.clone(),
+            stalled: Stalled::default(),
         };
         Action::new(ticket, Arc::new(request))
     }
 
-    async fn publish(&self, incoming: Incoming) -> Result<(), StoreError> {
+    /// Puts the decision on the bus. If it is there already, it must be this one.
+    async fn publish(&self, incoming: Incoming) -> Result<(), Failure> {
         let Incoming {
             request,
             principal,
             origin,
         } = incoming;
         let action_id = request.action_id.clone();
+        let (digest, asker) = (request.digest(), principal.clone());
         let trace_id = request.trace_id.clone().unwrap_or_else(TraceId::fresh);
         let data = DecisionData {
             request,
@@ -285,35 +311,98 @@ impl Pipeline {
             clock_skew_ms: None,
         };
         let event = Event::decision(data, trace_id, self.parts.clock.now());
-        self.parts
-            .store
+        hit("door.before_publish", &action_id).await;
+        let store = &self.parts.store;
+        let published = store
             .publish(&Topic::ActionDecision.into(), vec![sealed(&event, &action_id)])
-            .await?;
-        Ok(())
+            .await
+            .map_err(|error| store_failure(&error))?;
+        hit("door.after_publish", &action_id).await;
+        let known = published.first().filter(|published| published.duplicate);
+        let same = known.map_or(Ok(true), |known| {
+            same_decision(&**store, known.offset, digest, &asker)
+        });
+        match same {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(id_taken()),
+            Err(error) => Err(store_failure(&error)),
+        }
     }
 
-    /// Stops: no new decisions, then what is on its way is finished within `grace` or handed back to the bus, then the
-    /// tree ends. Says whether everything was finished.
-    pub async fn stop(self, grace: Duration) -> bool {
+    /// Stops: no new decisions, then what is on its way is finished within `grace` (or until `hasten` resolves) or handed
+    /// back to the bus, then the tree ends and every child with it. Says whether everything was finished.
+    pub async fn stop(&self, grace: Duration, hasten: impl Future<Output = ()>) -> bool {
+        if self.permits.is_closed() {
+            return true;
+        }
         drop(self.supervisor.cast(Ask::StopIntake));
-        let all = u32::try_from(IN_FLIGHT_MAX).unwrap_or(u32::MAX);
-        let finished = tokio::time::timeout(grace, self.permits.acquire_many(all))
-            .await
-            .is_ok();
+        let finished = tokio::select! {
+            biased;
+            () = self.all_places_free() => true,
+            () = tokio::time::sleep(grace) => false,
+            () = hasten => false,
+        };
         self.permits.close();
-        drop(self.supervisor.stop_and_wait(None, Some(grace)).await);
+        self.parts.halt.send_replace(true);
+        drop(self.supervisor.stop_and_wait(None, Some(STOP_MAX)).await);
+        self.children_gone().await;
+        self.parts.answers.dismiss();
         finished
+    }
+
+    async fn all_places_free(&self) {
+        let all = u32::try_from(IN_FLIGHT_MAX).unwrap_or(u32::MAX);
+        // Closed only by an earlier stop, which is as good.
+        drop(self.permits.acquire_many(all).await);
+    }
+
+    /// The calls have been told to end; they are gone when their tasks have noticed.
+    async fn children_gone(&self) {
+        let noticed = async {
+            while !self.parts.running.is_empty() {
+                tokio::time::sleep(STOP_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(STOP_MAX, noticed).await.is_err() {
+            tracing::error!("a child did not end in time; it ends with the process");
+        }
     }
 }
 
+/// How long the tree and the last children may take to end once they are told to.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// How often is looked whether the last child is gone.
+const STOP_LOOK: Duration = Duration::from_millis(2);
+
+/// Whether the decision at this place of the topic is this very one, from the same asker.
+pub(crate) fn same_decision(
+    store: &dyn Store,
+    offset: u64,
+    digest: Digest,
+    principal: &Principal,
+) -> Result<bool, StoreError> {
+    let page = store.read(&Topic::ActionDecision.into(), offset, 1)?;
+    let body = page.events.first().and_then(|event| event.body.bytes());
+    let known =
+        body.and_then(|body| json::parse::<Event<DecisionData>>(body, 2 * bounds::REQUEST_BYTES_MAX).ok());
+    // What cannot be read any more has ended long ago; the receipt decides then.
+    Ok(known.is_none_or(|event| event.data.request.digest() == digest && event.data.principal == *principal))
+}
+
+fn stopping() -> Failure {
+    Failure::new(
+        Code::ShuttingDown,
+        Phase::Accept,
+        "the runtime is stopping; ask again later",
+    )
+}
+
+fn id_taken() -> Failure {
+    Failure::new(Code::ActionConflict, Phase::Accept, ID_TAKEN)
+}
+
 fn answered(answer: Result<Answer, oneshot::error::RecvError>) -> Result<Answer, Failure> {
-    answer.map_err(|_| {
-        Failure::new(
-            Code::ShuttingDown,
-            Phase::Accept,
-            "the runtime is stopping; ask again later",
-        )
-    })
+    answer.map_err(|_| stopping())
 }
 
 fn overloaded() -> Failure {

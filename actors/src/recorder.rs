@@ -11,10 +11,13 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use crate::action::{Action, Finished};
 use crate::answers::{Answer, Done};
 use crate::capture::{self, Captured};
+use crate::failpoint::hit;
+use crate::idempotency::ID_TAKEN;
 use crate::limits::{BACKOFF_FIRST, COMMIT_TRIES};
 use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
-use crate::stage::PanicWatch;
+use crate::seize::{Seized, seize};
+use crate::stage::{PanicWatch, bounded, pass};
 
 pub(crate) struct Recorder {
     pub(crate) parts: Arc<Parts>,
@@ -38,51 +41,93 @@ impl Worker for Recorder {
     async fn handle(
         &self,
         _: WorkerId,
-        _: &FactoryRef<(), Record>,
+        this: &FactoryRef<(), Record>,
         job: Job<(), Record>,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
         let _watch = PanicWatch::new("recorder", &self.parts);
-        match job.msg {
-            Record::Ran(finished) => self.ran(*finished).await,
-            Record::Refused(refusal) => self.refused(*refusal).await,
-            Record::Before { action, receipt_id } => self.before(*action, receipt_id),
-            Record::Unrecorded { action, failure } => self.unrecorded(*action, failure).await,
-        }
+        let stalled = job.msg.ticket().stalled.clone();
+        let (limit, work) = (self.parts.lease_ttl, self.end(job.msg, this));
+        bounded(&self.parts, "recorder", limit, &stalled, work).await;
         Ok(())
     }
 }
 
 impl Recorder {
+    async fn end(&self, record: Record, this: &FactoryRef<(), Record>) {
+        hit("recorder.begin", &record.ticket().action_id).await;
+        match record {
+            Record::Ran(finished) => self.ran(*finished).await,
+            Record::Refused(refusal) => self.refused(*refusal, this).await,
+            Record::Before { action, receipt_id } => self.before(*action, receipt_id).await,
+            Record::Unrecorded { action, failure } => self.unrecorded(*action, failure).await,
+        }
+    }
+
     async fn ran(&self, action: Action<Finished>) {
         action.hop("recorder");
-        let captured = capture::ran(&self.parts, &action);
-        self.record(action.advance(|_| ()), captured).await;
+        let Captured { receipt, completion } = capture::ran(&self.parts, &action);
+        let committed = self.commit(completion).await;
+        self.conclude(action.advance(|_| ()), receipt, committed).await;
     }
 
-    async fn refused(&self, refusal: Refusal) {
+    async fn refused(&self, refusal: Refusal, this: &FactoryRef<(), Record>) {
         refusal.action.hop("recorder");
-        let captured = capture::refused(&self.parts, &refusal);
-        self.record(refusal.action, captured).await;
+        let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
+        match self.commit(completion).await {
+            Err(StoreError::StaleFence { .. }) if refusal.fence.is_none() => {
+                self.refused_after_begun(refusal, this).await;
+            }
+            committed => self.conclude(refusal.action, receipt, committed).await,
+        }
     }
 
-    async fn record(&self, action: Action<()>, captured: Captured) {
-        let Captured { receipt, completion } = captured;
-        match self.commit(completion).await {
+    /// The action has an open intent: it was begun, and since then something has changed so that it is refused now. It is
+    /// neither run again nor asked about, and its receipt does not pretend that nothing happened.
+    async fn refused_after_begun(&self, mut refusal: Refusal, this: &FactoryRef<(), Record>) {
+        match seize(&self.parts, &refusal.action).await {
+            Ok(Seized::Held { fence, begun }) => {
+                refusal.fence = Some(fence);
+                if begun {
+                    let message = format!("begun before, and now refused: {}", refusal.failure);
+                    refusal.failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, message);
+                    refusal.outcome = refusal.failure.code.outcome();
+                    refusal.dead_letter = true;
+                }
+                let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
+                let committed = self.commit(completion).await;
+                self.conclude(refusal.action, receipt, committed).await;
+            }
+            Ok(Seized::Ended(receipt_id)) => self.before(refusal.action, receipt_id).await,
+            Ok(Seized::Conflict) => {
+                let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
+                self.unrecorded(refusal.action, failure).await;
+            }
+            Ok(Seized::Alive) => {
+                let (id, again) = (refusal.action.ticket.action_id.clone(), this.clone());
+                let when_dead = move || pass(&again, Record::Refused(Box::new(refusal)));
+                self.parts.running.when_dead(&id, when_dead);
+            }
+            // The ticket is dropped: the action comes again.
+            Ok(Seized::Busy) => {}
+            Err(error) => tracing::warn!(parent: &refusal.action.ticket.span, %error, "not ended yet"),
+        }
+    }
+
+    async fn conclude(&self, mut action: Action<()>, receipt: Receipt, committed: Result<(), StoreError>) {
+        match committed {
             Ok(()) => {
                 self.count(&receipt);
                 tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
                     status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
                     total_ms = receipt.timing.total_ms.as_f64(), "receipt");
-                self.tell(
-                    action,
-                    Answer::Done(Done {
-                        receipt: Arc::new(receipt),
-                        before: false,
-                    }),
-                );
+                let done = Done {
+                    receipt: Arc::new(receipt),
+                    before: false,
+                };
+                self.tell(action, Answer::Done(done)).await;
             }
-            Err(StoreError::AlreadyReceipted { .. }) => self.answer_from_store(action),
+            Err(StoreError::AlreadyReceipted { receipt_id, .. }) => self.before(action, receipt_id).await,
             Err(StoreError::StaleFence { .. }) => {
                 // Another copy of the action took over; its receipt is the one that counts.
                 tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, "overtaken");
@@ -90,18 +135,23 @@ impl Recorder {
             }
             Err(error) => {
                 tracing::error!(parent: &action.ticket.span, trace_id = %receipt.trace_id, %error, "receipt not written");
-                let waits_at_door = action.ticket.lease().is_none();
-                if waits_at_door {
-                    let message = format!("{error}; ask again with the same action id");
-                    let failure = Failure::new(Code::StoreUnavailable, Phase::Record, message);
-                    self.tell(action, Answer::Refused(failure));
-                }
+                let message = format!("{error}; ask again with the same action id");
+                let failure = Failure::new(Code::StoreUnavailable, Phase::Record, message);
+                action.ticket.refuse_at_door(&failure);
                 // What came by the bus drops its ticket here: the delivery is given back and the action tried again.
             }
         }
     }
 
     async fn commit(&self, completion: Completion) -> Result<(), StoreError> {
+        let id = completion.receipt.action_id.clone();
+        hit("recorder.before_commit", &id).await;
+        let committed = self.try_commit(completion).await;
+        hit("recorder.after_commit", &id).await;
+        committed
+    }
+
+    async fn try_commit(&self, completion: Completion) -> Result<(), StoreError> {
         let mut pause = BACKOFF_FIRST;
         for _ in 1..COMMIT_TRIES {
             match self.parts.store.commit(completion.clone()).await {
@@ -115,13 +165,18 @@ impl Recorder {
     }
 
     /// The action was done before: its id is linked to the receipt that exists, and that is the answer.
-    fn before(&self, action: Action<()>, receipt_id: ReceiptId) {
+    async fn before(&self, action: Action<()>, receipt_id: ReceiptId) {
         action.hop("recorder");
-        let known = self.parts.store.receipt(&receipt_id);
-        let Some(receipt) = read(known) else {
+        let known = self.parts.store.receipt(&receipt_id).ok().flatten();
+        let digest = known.as_ref().map(|stored| stored.action_digest);
+        let Some(receipt) = read(Ok(known)) else {
             tracing::error!(parent: &action.ticket.span, %receipt_id, "a linked receipt cannot be read");
             return;
         };
+        if receipt.action_id == action.ticket.action_id && digest != Some(action.ticket.digest) {
+            let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
+            return self.unrecorded(action, failure).await;
+        }
         if receipt.action_id != action.ticket.action_id {
             // Rides in the next block; should it be lost, the key leads to the same receipt again.
             drop(self.parts.store.link(Link {
@@ -138,17 +193,18 @@ impl Recorder {
             .cached
             .with_label_values(&[receipt.tool_id.as_str()])
             .inc();
-        self.tell(
-            action,
-            Answer::Done(Done {
-                receipt: Arc::new(receipt),
-                before: true,
-            }),
-        );
+        let done = Done {
+            receipt: Arc::new(receipt),
+            before: true,
+        };
+        self.tell(action, Answer::Done(done)).await;
     }
 
-    async fn unrecorded(&self, action: Action<()>, failure: Failure) {
+    async fn unrecorded(&self, mut action: Action<()>, failure: Failure) {
         action.hop("recorder");
+        if action.ticket.refuse_at_door(&failure) {
+            return;
+        }
         if let Some(lease) = action.ticket.lease() {
             let ended = self
                 .parts
@@ -160,27 +216,14 @@ impl Recorder {
                 return;
             }
         }
-        self.tell(action, Answer::Refused(failure));
+        self.tell(action, Answer::Refused(failure)).await;
     }
 
-    fn answer_from_store(&self, action: Action<()>) {
-        let known = self.parts.store.receipt_of(&action.ticket.action_id);
-        match read(known) {
-            Some(receipt) => self.tell(
-                action,
-                Answer::Done(Done {
-                    receipt: Arc::new(receipt),
-                    before: true,
-                }),
-            ),
-            None => action.ticket.settled(),
-        }
-    }
-
-    fn tell(&self, action: Action<()>, answer: Answer) {
+    async fn tell(&self, action: Action<()>, answer: Answer) {
         let id: ActionId = action.ticket.action_id.clone();
         action.ticket.settled();
         self.parts.answers.tell(&id, &answer);
+        hit("recorder.after_answer", &id).await;
     }
 
     fn count(&self, receipt: &Receipt) {

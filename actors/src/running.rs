@@ -47,6 +47,11 @@ impl Running {
         wake();
     }
 
+    /// Whether any action has a child.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Whether the action has a child.
     pub(crate) fn has_child(&self, action: &ActionId) -> bool {
         self.lock().contains_key(action)

@@ -1,12 +1,15 @@
 //! What all stages share: how they are started, how they pass work on, and how a dying worker is noticed.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ractor::factory::queues::DefaultQueue;
 use ractor::factory::routing::QueuerRouting;
 use ractor::factory::{Factory, FactoryArguments, FactoryRef, Worker, worker_builder};
 use ractor::{Actor, ActorCell, Message, SpawnErr};
 
+use crate::action::Stalled;
 use crate::parts::Parts;
 
 /// Starts a stage: a factory of workers under one address. A worker that panics is replaced under the same address; the
@@ -36,6 +39,24 @@ where
 pub(crate) fn pass<M: Message>(next: &FactoryRef<(), M>, work: M) {
     if next.dispatch((), work).is_err() {
         tracing::warn!("a stage has stopped; the action stays on the bus");
+    }
+}
+
+/// Works on one action, at most for `limit`. A worker that does not get on drops the action, which comes again as if the
+/// worker had died, and is free for the next. (What blocks its whole thread is beyond this: its lease ends by itself.)
+pub(crate) async fn bounded(
+    parts: &Parts,
+    stage: &'static str,
+    limit: Duration,
+    stalled: &Stalled,
+    work: impl Future<Output = ()>,
+) {
+    let mut work = std::pin::pin!(work);
+    if tokio::time::timeout(limit, &mut work).await.is_err() {
+        // Before the work is dropped at the end of this function, and the action with it.
+        stalled.mark();
+        parts.metrics.stalls.with_label_values(&[stage]).inc();
+        tracing::error!(stage, ?limit, "a worker stalled; its action is delivered again");
     }
 }
 

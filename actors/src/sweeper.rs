@@ -1,11 +1,11 @@
-//! Tidies up: extends the deliveries of long work, forgets callers that have gone, destroys keys of ended epochs.
+//! Tidies up: extends the deliveries of long work, answers callers whose answer was lost, forgets callers that have gone, destroys keys of ended epochs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::leases::Leases;
+use crate::failpoint::hit_idle;
 use crate::limits::SWEEP_EVERY;
 use crate::parts::Parts;
 
@@ -17,7 +17,7 @@ pub(crate) struct Sweeper {
 /// What it is told by its own timers.
 #[derive(Debug)]
 pub(crate) enum Sweep {
-    /// Extend the deliveries of long work.
+    /// Extend the deliveries of long work, and look for answers that nobody told.
     Leases,
     /// Everything else.
     Rest,
@@ -33,17 +33,21 @@ impl Actor for Sweeper {
 
     async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<(), ActorProcessingErr> {
         // Timers of a stopped actor end by themselves.
-        drop(myself.send_interval(Leases::EVERY, || Sweep::Leases));
+        drop(myself.send_interval(self.parts.lease_ttl / 3, || Sweep::Leases));
         drop(myself.send_interval(SWEEP_EVERY, || Sweep::Rest));
         Ok(())
     }
 
     async fn handle(&self, _: ActorRef<Sweep>, sweep: Sweep, (): &mut ()) -> Result<(), ActorProcessingErr> {
         match sweep {
-            Sweep::Leases => self
-                .parts
-                .leases
-                .extend_all(&*self.parts.store, &*self.parts.clock),
+            Sweep::Leases => {
+                hit_idle("sweeper.begin").await;
+                let parts = &self.parts;
+                parts
+                    .leases
+                    .extend_all(&*parts.store, &*parts.clock, parts.lease_ttl);
+                parts.answers.catch_up(&*parts.store);
+            }
             Sweep::Rest => self.rest().await,
         }
         Ok(())

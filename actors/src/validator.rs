@@ -7,10 +7,11 @@ use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 
 use crate::action::{Action, Submitted};
+use crate::failpoint::hit;
 use crate::messages::{Judge, Record, Refusal, Validate};
 use crate::parts::Parts;
 use crate::registry::Entry;
-use crate::stage::{PanicWatch, pass};
+use crate::stage::{PanicWatch, bounded, pass};
 
 /// The tool exists, and the parameters fit its schema and its rules.
 #[derive(Debug)]
@@ -54,10 +55,22 @@ impl Worker for Validator {
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
         let _watch = PanicWatch::new("validator", &self.parts);
-        let Validate(mut action) = job.msg;
+        let Validate(action) = job.msg;
+        let stalled = action.ticket.stalled.clone();
+        let limit = self.parts.lease_ttl;
+        bounded(&self.parts, "validator", limit, &stalled, self.validate(action)).await;
+        Ok(())
+    }
+}
+
+impl Validator {
+    async fn validate(&self, mut action: Action<Submitted>) {
         action.ticket.begin(&*self.parts.clock);
         action.hop("validator");
-        match self.check(&action) {
+        hit("validator.begin", &action.ticket.action_id).await;
+        let checked = self.check(&action);
+        hit("validator.end", &action.ticket.action_id).await;
+        match checked {
             Ok(entry) => pass(&self.gate, Judge(action.advance(|_| Validated { entry }))),
             Err((tool, failure)) => {
                 let outcome = failure.code.outcome();
@@ -73,11 +86,8 @@ impl Worker for Validator {
                 pass(&self.recorder, Record::Refused(Box::new(refusal)));
             }
         }
-        Ok(())
     }
-}
 
-impl Validator {
     fn check(&self, action: &Action<Submitted>) -> Result<Arc<Entry>, (Option<Arc<Entry>>, Failure)> {
         let tool = &action.request.tool_id;
         let Some(entry) = self.parts.registry.get(tool) else {

@@ -122,7 +122,7 @@ impl Medium for Embedded {
 
     fn is_full(&self) -> bool {
         nix::sys::statvfs::statvfs(&self.config.state).is_ok_and(|stat| {
-            let free = u64::from(stat.blocks_available()).saturating_mul(stat.fragment_size());
+            let free = stat.blocks_available().saturating_mul(stat.fragment_size());
             free < self.config.disk_free_bytes_min
         })
     }
@@ -156,11 +156,13 @@ fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
         .truncate(false)
         .mode(0o600);
     let file = options.open(&path).map_err(|error| failed(&path, &error))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-        Errno::EWOULDBLOCK => StoreError::Locked {
-            path: state.to_owned(),
-        },
-        other => failed(&path, &std::io::Error::from(other)),
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        if errno == Errno::EWOULDBLOCK {
+            return StoreError::Locked {
+                path: state.to_owned(),
+            };
+        }
+        failed(&path, &std::io::Error::from(errno))
     })
 }
 

@@ -5,6 +5,8 @@
 //! of it was ever shown; the store is opened anew from what is on disk, and the callers are told to ask again.
 
 mod audit;
+mod drafts;
+mod queries;
 mod queue;
 mod reads;
 mod recover;

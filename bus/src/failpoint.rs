@@ -3,7 +3,8 @@
 //! With the feature `failpoints`, a process whose environment has `EFFECTD_FAILPOINT=<name>:<n>` stops for good when it
 //! passes the point of that name for the n-th time, after it has written a line to the descriptor that
 //! `EFFECTD_FAILPOINT_FD` names. Whoever reads that line knows exactly where the process stands, and kills it there.
-//! Without the feature, which no release has, nothing of this exists.
+//! Without the feature, which no release has, nothing of this exists: the crate's own tests switch it on by a
+//! development dependency of the crate on itself, and nothing else does.
 
 /// Every point there is, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]

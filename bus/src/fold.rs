@@ -107,6 +107,8 @@ pub struct Effects {
     pub closed: Vec<Hash16>,
     /// Topics on which there is news.
     pub news: BTreeSet<TopicName>,
+    /// Sealing epochs whose keys are to be destroyed now.
+    pub closed_epochs: Vec<u32>,
 }
 
 impl Fold {

@@ -5,6 +5,9 @@ use std::sync::{PoisonError, RwLock};
 use crate::codec::Span;
 use crate::error::StoreError;
 
+/// What is done with each block of a scan: its number, its bytes.
+pub type Each<'a> = dyn FnMut(u64, &[u8]) -> Result<(), StoreError> + 'a;
+
 /// Where blocks are kept. Another local engine is another implementation of this, and nothing else.
 ///
 /// Blocks are numbered without gaps. [`Journal::append`] is all or nothing: after a crash inside it, the block is there
@@ -23,11 +26,7 @@ pub trait Journal: Send + Sync {
     fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError>;
 
     /// Every block from `from` on, in order, until `each` fails.
-    fn scan(
-        &self,
-        from: u64,
-        each: &mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn scan(&self, from: u64, each: &mut Each<'_>) -> Result<(), StoreError> {
         let Some((first, last)) = self.bounds()? else {
             return Ok(());
         };
@@ -50,7 +49,8 @@ pub(crate) fn missing(seq: u64) -> StoreError {
 }
 
 /// What to do about a journal that is not what was written.
-pub(crate) const ADVICE: &str = "Stop effectd, keep a copy of the state directory, and restore the last backup; nothing was changed on disk.";
+pub(crate) const ADVICE: &str =
+    "Stop effectd, keep a copy of the state directory as it is, and restore the last backup.";
 
 /// A journal in memory, for tests and as the model of the durable ones.
 #[derive(Debug, Default)]

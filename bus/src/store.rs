@@ -17,7 +17,8 @@ use crate::vault::EpochReport;
 use crate::wait::Wait;
 use crate::watch::Watch;
 
-/// What effectd remembers, and what it promises about it. Every engine passes the suite in [`crate::conformance`].
+/// What effectd remembers, and what it promises about it. Every engine passes the suite in the module
+/// `conformance` (feature of the same name).
 ///
 /// # Guarantees
 ///

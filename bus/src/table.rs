@@ -8,12 +8,17 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use crate::error::StoreError;
 use crate::limits::{FAMILY_KEY_BYTES_MAX, NAME_BYTES_MAX};
 
 /// Longest key of the index: a family's entry.
 const KEY_BYTES_MAX: usize = 2 + NAME_BYTES_MAX + FAMILY_KEY_BYTES_MAX;
+
+/// Blocks that are gathered before a layer is moved, unless that takes longer than [`GATHER_TIME`].
+const GATHER_BLOCKS: usize = 256;
+const GATHER_TIME: Duration = Duration::from_millis(50);
 
 /// What a layer says about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,6 +138,9 @@ struct Recent {
 pub(crate) struct Table {
     recent: RwLock<Recent>,
     work: Mutex<Work>,
+    /// There is something to move, or no time to gather more.
+    stir: Condvar,
+    /// Something was moved, or never will be.
     moved: Condvar,
 }
 
@@ -141,6 +149,7 @@ struct Work {
     blocks: usize,
     blocks_frozen: usize,
     durable: bool,
+    waiting: usize,
     stop: bool,
     failed: Option<StoreError>,
 }
@@ -179,8 +188,11 @@ impl Table {
             let mut work = self.work();
             work.blocks += 1;
             work.durable |= durable;
+            let wake = work.blocks == 1 || work.blocks >= GATHER_BLOCKS || durable;
             drop(work);
-            self.moved.notify_all();
+            if wake {
+                self.stir.notify_all();
+            }
         }
     }
 
@@ -207,7 +219,15 @@ impl Table {
             if work.stop || !(behind || work.blocks + work.blocks_frozen > blocks) {
                 return Ok(());
             }
-            drop(self.moved.wait(work));
+            let mut work = work;
+            work.waiting += 1;
+            self.stir.notify_all();
+            // Both bounds are not under one lock, so the last move may be missed here: look again soon.
+            let (mut work, _) = self
+                .moved
+                .wait_timeout(work, GATHER_TIME)
+                .unwrap_or_else(PoisonError::into_inner);
+            work.waiting -= 1;
         }
     }
 
@@ -216,10 +236,23 @@ impl Table {
         loop {
             let mut work = self.work();
             while work.blocks == 0 && !work.stop {
-                work = self.moved.wait(work).unwrap_or_else(PoisonError::into_inner);
+                work = self.stir.wait(work).unwrap_or_else(PoisonError::into_inner);
             }
             if work.blocks == 0 {
                 return;
+            }
+            // A layer of many blocks costs little more than one of a few, and the writer needs the processor more.
+            let end = Instant::now() + GATHER_TIME;
+            while work.blocks < GATHER_BLOCKS && !work.stop && !work.durable && work.waiting == 0 {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                work = self
+                    .stir
+                    .wait_timeout(work, left)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
             }
             let durable = work.durable || work.stop;
             drop(work);
@@ -254,6 +287,7 @@ impl Table {
 
     pub(crate) fn stop(&self) {
         self.work().stop = true;
+        self.stir.notify_all();
         self.moved.notify_all();
     }
 
@@ -267,6 +301,9 @@ impl Table {
         View { staged, table: self }
     }
 }
+
+/// A key and its value.
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// One consistent look at a key or at the next one.
 #[derive(Clone, Copy)]
@@ -290,7 +327,7 @@ impl View<'_> {
     }
 
     /// The first key from `from` on and before `end`, with its value.
-    pub(crate) fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
+    pub(crate) fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<Pair>, StoreError> {
         let recent = self.table.read();
         let layers = self.layers(&recent);
         let base = recent.base.as_deref();
@@ -316,7 +353,7 @@ impl View<'_> {
     }
 
     /// The last key from `start` on, up to and with `to`, with its value.
-    pub(crate) fn previous(&self, start: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
+    pub(crate) fn previous(&self, start: &[u8], to: &[u8]) -> Result<Option<Pair>, StoreError> {
         let recent = self.table.read();
         let layers = self.layers(&recent);
         let base = recent.base.as_deref();

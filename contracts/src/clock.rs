@@ -44,6 +44,10 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Time for deadlines, leases and measurements.
     fn monotonic(&self) -> Monotonic;
+    /// How far local time is from UTC now, in minutes, for rules about the time of day. UTC, unless the clock knows better.
+    fn utc_offset_min(&self) -> i16 {
+        0
+    }
 }
 
 /// The machine's clocks.
@@ -62,6 +66,11 @@ impl Clock for SystemClock {
         )]
         let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME is readable");
         Monotonic(Duration::from(time))
+    }
+
+    fn utc_offset_min(&self) -> i16 {
+        let offset = jiff::tz::TimeZone::system().to_offset(Timestamp::now());
+        i16::try_from(offset.seconds() / 60).unwrap_or(0)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::telemetry::{self, LogForm};
 )]
 #[command(
     after_help = "Example:\n  effectd run examples/write_note.json\n\nExit codes: 0 done, 1 failed, 2 usage, \
-    3 denied, 4 held for approval, 5 quarantined, 6 outcome unknown, 69 unavailable, 75 try again"
+    3 denied, 4 held for approval, 5 quarantined, 6 outcome unknown, 69 unavailable, 70 broken, 75 try again"
 )]
 struct Arguments {
     #[command(flatten)]

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use effectd_actors::Answer;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Outcome};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Common, complain, show};
 use crate::config::{Config, state_dir};
@@ -95,6 +96,7 @@ impl Run {
 
     async fn carry_out(&self, common: &Common, request: ActionRequest) -> Result<Answer, Error> {
         let config = Config::embedded(state_dir(common.state.clone()))?;
+        let signals = Signals::listen()?;
         let runtime = Runtime::start(config).await?;
         if runtime.state().seeded() {
             let policy = runtime.state().policy_dir();
@@ -104,9 +106,13 @@ impl Run {
             );
             complain(&note);
         }
-        let answer = runtime.exec(request).await;
+        let answer = obey(&runtime, request, signals).await;
+        let broken = runtime.broken();
         runtime.stop().await;
-        Ok(answer)
+        match (answer, broken) {
+            (Answer::Refused(_), Some(reason)) => Err(Error::Broken(reason)),
+            (answer, _) => Ok(answer),
+        }
     }
 
     #[expect(clippy::print_stdout, reason = "the receipt is what the command is for")]
@@ -130,5 +136,43 @@ impl Run {
             complain(&"already done before; this is the receipt of that time");
         }
         Exit::of_answer(answer)
+    }
+}
+
+/// Carries out the request, unless a signal says to stop: then it may finish within its grace, and a second signal takes
+/// even that. What is not finished is on the bus, and the next start goes on with it.
+async fn obey(runtime: &Runtime, request: ActionRequest, mut signals: Signals) -> Answer {
+    let mut answer = std::pin::pin!(runtime.exec(request));
+    tokio::select! {
+        biased;
+        answer = &mut answer => return answer,
+        () = signals.next() => complain(&"stopping once this action has ended; a second signal stops at once"),
+    }
+    let (_, answer) = tokio::join!(runtime.wind_down(signals.next()), answer);
+    answer
+}
+
+/// The signals that ask a program to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Error> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Error::Internal(format!("no signal can be listened for: {error}")))
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }

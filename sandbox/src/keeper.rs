@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::cgroup::Slot;
 use crate::error::SandboxError;
-use crate::limits::{BOOT_TIME_MAX, CHILD_SETUP_TIME_MAX, READY_DECAY};
+use crate::limits::{BOOT_TIME_MAX, CHILD_SETUP_TIME_MAX, READY_DECAY, REAP_TIME_MAX};
 use crate::pool::{Pool, Ready};
 use crate::sys::{process, socket};
 use crate::trouble::explain;
@@ -72,6 +73,8 @@ pub(crate) fn keep(pool: &Pool, starter: &Starter) {
 
 struct Zygote {
     guard: Child,
+    /// The zygote itself, once it is up.
+    handle: Option<OwnedFd>,
     control: Arc<OwnedFd>,
 }
 
@@ -89,6 +92,7 @@ fn start(pool: &Pool, starter: &Starter) -> Result<Zygote, SandboxError> {
         .map_err(SandboxError::io("starting the zygote"))?;
     let mut zygote = Zygote {
         guard,
+        handle: None,
         control: Arc::new(ours),
     };
     match zygote.boot(pool) {
@@ -132,7 +136,8 @@ impl Zygote {
             return Err(not_ours());
         }
         let mut bytes = vec![0; CONTROL_BYTES_MAX];
-        let (length, _) = socket::receive(self.control.as_fd(), &mut bytes).map_err(|_| not_ours())?;
+        let (length, handle) = socket::receive(self.control.as_fd(), &mut bytes).map_err(|_| not_ours())?;
+        self.handle = handle.into_iter().next();
         match serde_json::from_slice(&bytes[..length]) {
             Ok(Booted::Ready) => Ok(()),
             Ok(Booted::Failed(failure)) => Err(explain(&failure, &pool.boot)),
@@ -180,9 +185,14 @@ impl Zygote {
         }
     }
 
-    /// Kills the guard, and through it everything, and waits until it is gone.
+    /// Kills all of it and waits until it is gone: the zygote's handle speaks only when every process of its PID namespace
+    /// has been reaped.
     fn end(&mut self) {
         let _gone = self.guard.kill();
+        if let Some(handle) = &self.handle {
+            let _gone = process::kill(handle.as_fd());
+            let _late = readable_within(handle, REAP_TIME_MAX);
+        }
         let _gone = self.guard.wait();
     }
 }
@@ -227,19 +237,24 @@ fn confirm(
     }
 }
 
-fn place(pool: &Pool, ready: &Ready) -> Result<Option<crate::cgroup::Slot>, SandboxError> {
+fn place(pool: &Pool, ready: &Ready) -> Result<Option<Slot>, SandboxError> {
     let Some(cgroups) = &pool.cgroups else {
         return Ok(None);
     };
-    let placed = (|| {
+    let pid = match process::pid_of(ready.pidfd.as_fd()) {
+        Ok(pid) => pid,
+        // It has died meanwhile; whoever takes it will notice.
+        Err(_) => return Ok(None),
+    };
+    let many = pool.profile.ceilings.processes > 1;
+    let place = || -> io::Result<Slot> {
         let slot = cgroups.acquire()?;
-        slot.add(
-            process::pid_of(ready.pidfd.as_fd())?,
-            pool.profile.ceilings.processes > 1,
-        )?;
+        slot.add(pid, many)?;
         Ok(slot)
-    })();
-    placed
+    };
+    // An idle group that somebody has removed is given up by the failure, and the second try makes a new one.
+    place()
+        .or_else(|_| place())
         .map(Some)
         .map_err(SandboxError::io("bounding a child's memory"))
 }

@@ -148,6 +148,7 @@ struct ProfileFile {
 #[serde(deny_unknown_fields)]
 struct SyscallsFile {
     deny: Vec<String>,
+    announce: Vec<String>,
     quiet: BTreeMap<String, Errno>,
     argument: Vec<ArgumentFile>,
 }
@@ -252,6 +253,7 @@ struct Rules {
     quiet: BTreeMap<u32, u16>,
     conditions: BTreeMap<u32, Condition>,
     network: BTreeSet<u32>,
+    announce: BTreeSet<u32>,
     on_denied: OnDenied,
 }
 
@@ -271,13 +273,17 @@ impl Rules {
                 .ok_or_else(|| SandboxError::Profile(format!("no group @{name}")))?;
             names.iter().map(|name| number(name)).collect()
         };
-        let mut denied = BTreeSet::new();
-        for item in &file.syscalls.deny {
-            match item.strip_prefix('@') {
-                Some(name) => denied.extend(group(name)?),
-                None => _ = denied.insert(number(item)?),
+        let list = |items: &[String]| -> Result<BTreeSet<u32>, SandboxError> {
+            let mut numbers = BTreeSet::new();
+            for item in items {
+                match item.strip_prefix('@') {
+                    Some(name) => numbers.extend(group(name)?),
+                    None => _ = numbers.insert(number(item)?),
+                }
             }
-        }
+            Ok(numbers)
+        };
+        let mut denied = list(&file.syscalls.deny)?;
         if let Some(modifier) = modifier {
             let allowed: BTreeSet<u32> = modifier
                 .allow
@@ -311,6 +317,7 @@ impl Rules {
             quiet,
             conditions,
             network: group("network")?,
+            announce: list(&file.syscalls.announce)?,
             on_denied: file.on_denied,
         })
     }
@@ -323,7 +330,7 @@ impl Rules {
     fn announced(&self, number: u32) -> bool {
         match self.on_denied {
             OnDenied::Errno => true,
-            OnDenied::Kill => self.network.contains(&number) || Self::setup().contains(&number),
+            OnDenied::Kill => self.announce.contains(&number) || Self::setup().contains(&number),
         }
     }
 

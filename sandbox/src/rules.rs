@@ -167,7 +167,7 @@ const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/p
 
 fn allow_system(mut rules: RulesetCreated, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
     for path in SYSTEM {
-        if let Ok(at) = std::fs::File::options().read(true).open(path) {
+        if let Some(at) = open_if_there(path)? {
             rules = allow(rules, at.as_fd(), access)?;
         }
     }
@@ -175,13 +175,18 @@ fn allow_system(mut rules: RulesetCreated, access: BitFlags<AccessFs>) -> Result
 }
 
 fn allow_devices(rules: RulesetCreated, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
-    match nix::fcntl::open(
-        "/dev",
-        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-        nix::sys::stat::Mode::empty(),
-    ) {
-        Ok(at) => allow(rules, at.as_fd(), access & AccessFs::WriteFile),
-        Err(Errno::ENOENT) => Ok(rules),
+    match open_if_there("/dev")? {
+        Some(at) => allow(rules, at.as_fd(), access & AccessFs::WriteFile),
+        None => Ok(rules),
+    }
+}
+
+/// A folder of the tree, without reading it: the rules that hold already may forbid that.
+fn open_if_there(path: &str) -> Result<Option<OwnedFd>, String> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    match nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty()) {
+        Ok(at) => Ok(Some(at)),
+        Err(Errno::ENOENT) => Ok(None),
         Err(errno) => Err(text(errno)),
     }
 }

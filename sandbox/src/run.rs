@@ -301,6 +301,12 @@ impl Denials {
     /// What the kernel refused to a part of the tree while the whole still answered.
     fn count_unanswered(&mut self, cause: &Cause, facts: &Facts) {
         let replied = matches!(cause, Cause::Replied(_));
+        // The kernel killed at once; it does not say which of the banned calls it was.
+        let by_filter =
+            |ended: Ended| libc::WIFSIGNALED(ended.status) && libc::WTERMSIG(ended.status) == libc::SIGSYS;
+        if matches!(cause, Cause::Silent) && facts.ended.is_some_and(by_filter) {
+            self.count(Code::SyscallDenied, "a banned system call", DenialSource::Kernel);
+        }
         if replied && facts.oom_kills > 0 {
             self.count(
                 Code::MemoryLimit,

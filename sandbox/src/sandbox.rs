@@ -41,6 +41,12 @@ pub struct SandboxConfig {
 }
 
 impl SandboxConfig {
+    /// For a program that is its own zygote. It names the running file itself, so that an upgrade which replaces the binary
+    /// on disk cannot start a zygote of another version.
+    pub fn this_program() -> Self {
+        Self::new("/proc/self/exe")
+    }
+
     /// The usual settings for this program.
     pub fn new(zygote_exe: impl Into<PathBuf>) -> Self {
         Self {
@@ -133,6 +139,7 @@ impl Sandbox {
     }
 
     /// Makes one call. The answer comes when every process it started is dead and reaped; dropping the future kills them.
+    /// Any tokio runtime will do that has its I/O and time drivers enabled.
     pub async fn call(&self, call: Call) -> Result<Answer, SandboxError> {
         self.make(&call, None).await
     }

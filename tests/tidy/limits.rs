@@ -5,13 +5,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::tree::{files_ending, root, text};
+use crate::tree::{files_ending, members, root, text};
 
 const PAGE: &str = "docs/limits.md";
 
 /// What stands before the tables of each file, in the order of the page.
 const BEGIN: &str = "<!-- limits of ";
 const END: &str = "<!-- end -->";
+
+/// What writes the tables anew.
+const BLESS: &str = "EFFECTD_BLESS=1 cargo test --test tidy";
 
 /// One `pub const`.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,12 +167,16 @@ fn all() -> Vec<(String, Vec<Limit>)> {
         "sandbox",
         "adapters",
         "actors",
+        "gateway",
         "runtime",
     ];
-    let mut files: Vec<_> = files_ending("limits.rs")
-        .into_iter()
-        .filter(|file| !file.starts_with("tests/"))
+    let mut homes: Vec<_> = members()
+        .iter()
+        .map(|member| format!("{member}/src/limits.rs"))
         .collect();
+    homes.push("runtime/limits.rs".to_owned());
+    let mut files = files_ending("limits.rs");
+    files.retain(|file| homes.contains(file));
     files.sort_by_key(|file| {
         order
             .iter()
@@ -209,6 +216,7 @@ fn limits_in_the_code_and_on_the_page_agree() {
     let shared: Vec<_> = contracts.flat_map(|(_, limits)| limits.clone()).collect();
     let mut page = text(PAGE);
     let mut wrong = Vec::new();
+    let bless = std::env::var_os("EFFECTD_BLESS").is_some();
     for (file, limits) in &all {
         // A value may name a constant of the contracts, or of its own file.
         let known = shared
@@ -218,9 +226,13 @@ fn limits_in_the_code_and_on_the_page_agree() {
             .collect();
         let wanted = table(file, limits, &known);
         let begin = format!("{BEGIN}{file} -->");
-        let (before, rest) = page.split_once(&begin).unwrap_or_else(|| {
-            panic!("{PAGE}: add a heading for {file}, and below it the lines `{begin}` and `{END}`")
-        });
+        if bless && !page.contains(&begin) {
+            let name = file.split('/').next().unwrap_or_default();
+            page = format!("{page}\n## {name}\n\n{begin}\n{END}\n");
+        }
+        let (before, rest) = page
+            .split_once(&begin)
+            .unwrap_or_else(|| panic!("{PAGE} has no table of {file}; `{BLESS}` makes one"));
         let (_, after) = rest
             .split_once(END)
             .unwrap_or_else(|| panic!("{PAGE}: end the table of {file} with `{END}`"));
@@ -234,13 +246,13 @@ fn limits_in_the_code_and_on_the_page_agree() {
         all.len(),
         "{PAGE} has a table for a file that is gone; take it out"
     );
-    if std::env::var_os("EFFECTD_BLESS").is_some() {
+    if bless {
         fs::write(root().join(PAGE), page).unwrap();
         return;
     }
     assert!(
         wrong.is_empty(),
-        "{PAGE} is behind {}; `EFFECTD_BLESS=1 cargo test --test tidy` writes it anew, then read what changed",
+        "{PAGE} is behind {}; `{BLESS}` writes it anew, then read what changed",
         wrong.join(", ")
     );
 }

@@ -1,3 +1,5 @@
+//! Claims: one winner for each key, and nothing that may have happened is forgotten.
+
 use std::time::Duration;
 
 use effectd_contracts::{Digest, Status};
@@ -33,10 +35,11 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn grant(store: &dyn Store, claim: &Claim) -> Fence {
-    match store.claim(claim.clone()).wait().unwrap() {
-        ClaimAnswer::New { fence } => fence,
-        other => panic!("not granted: {other:?}"),
-    }
+    let answer = store.claim(claim.clone()).wait().unwrap();
+    let ClaimAnswer::New { fence } = answer else {
+        panic!("not granted: {answer:?}")
+    };
+    fence
 }
 
 fn finish(store: &dyn Store, claim: &Claim, status: Status) {

@@ -1,3 +1,5 @@
+//! Families: small entries under compare-and-swap, several at a time or none.
+
 use std::time::Duration;
 
 use super::values::{event, family, group, put, topic};

@@ -1,3 +1,5 @@
+//! Groups: every event is delivered until it is settled, and the counts survive.
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Dead letters: what was given up is kept, with its reason and its payload.
+
 use std::time::Duration;
 
 use effectd_contracts::Status;

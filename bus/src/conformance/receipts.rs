@@ -1,3 +1,5 @@
+//! Completions and receipts: one for each action, all of it or nothing, and found again by every index.
+
 use std::time::Duration;
 
 use effectd_contracts::{Status, SubjectId, Timestamp, ToolId};

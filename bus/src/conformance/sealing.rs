@@ -1,3 +1,5 @@
+//! Sealed payloads: readable while their epoch lives, by nobody afterwards.
+
 use std::time::Duration;
 
 use effectd_contracts::{Clock, Status};

@@ -1,3 +1,5 @@
+//! Topics: one order, no gaps, and the same event twice is one event.
+
 use std::time::Duration;
 
 use super::values::{event, moment, topic};

@@ -210,6 +210,7 @@ impl Writer {
                 live.ends.insert(topic.clone(), state.fold.end(topic));
             }
         }
+        self.destroy(&effects.closed_epochs);
         let meters = &self.shared.meters;
         meters
             .index_lag
@@ -224,6 +225,16 @@ impl Writer {
             .filter_map(|topic| signals.get(topic))
             .for_each(|signal| signal.raise());
         failpoint::hit("writer.before_answer");
+    }
+
+    /// Destroys the keys of epochs that are now closed on disk, whether or not anyone waits for the report. What fails
+    /// here is done again when the store is next opened.
+    fn destroy(&self, epochs: &[u32]) {
+        for epoch in epochs {
+            if let Err(error) = self.shared.vault.destroy(*epoch) {
+                tracing::error!(epoch, %error, "the key of a closed epoch could not be destroyed yet");
+            }
+        }
     }
 
     /// Opens the store again if the last turn lost it, and sees to it that layers are moved.

@@ -100,6 +100,7 @@ impl Fold {
             }
             Record::EpochClosed { epoch } => {
                 self.closed_epochs.insert(*epoch);
+                effects.closed_epochs.push(*epoch);
                 for topic in self.topics.values_mut() {
                     topic.sealed.remove(epoch);
                 }

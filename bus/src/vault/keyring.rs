@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -279,7 +279,7 @@ fn shred(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Makes a directory that only its owner may enter, and makes its name durable.
+/// Makes a directory that only its owner may enter, and makes its name durable. One that others may enter is narrowed.
 pub(crate) fn private_dir(path: &Path) -> Result<(), StoreError> {
     if !path.is_dir() {
         DirBuilder::new()
@@ -287,9 +287,20 @@ pub(crate) fn private_dir(path: &Path) -> Result<(), StoreError> {
             .mode(0o700)
             .create(path)
             .map_err(|error| failed(path, &error))?;
-        path.parent().map_or(Ok(()), sync_dir)?;
+        return path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .map_or(Ok(()), sync_dir);
     }
-    Ok(())
+    let narrow = || -> std::io::Result<()> {
+        let mut permissions = fs::metadata(path)?.permissions();
+        if permissions.mode() & 0o077 != 0 {
+            permissions.set_mode(permissions.mode() & !0o077);
+            fs::set_permissions(path, permissions)?;
+        }
+        Ok(())
+    };
+    narrow().map_err(|error| failed(path, &error))
 }
 
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {

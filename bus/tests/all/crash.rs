@@ -62,8 +62,7 @@ fn nothing_answered_is_lost_at_any_named_point() {
                 no_sync: false,
             };
             let worker = Worker::start(state.path(), &order);
-            loop {
-                let Some(line) = worker.line() else { break };
+            while let Some(line) = worker.line() {
                 if line == "stopped" {
                     visited += 1;
                     break;

@@ -8,7 +8,8 @@ use effectd_bus::conformance::values::{action, event, family, group, receipt_id,
 use effectd_bus::fold::{Effects, Fold, When};
 use effectd_bus::keys::Checkpoint;
 use effectd_bus::record::{
-    Blob, ClaimRecord, Ending, EventRecord, LeasedRecord, LetterRecord, Payload, ReceiptRecord, Record, SettledRecord,
+    Blob, ClaimRecord, Ending, EventRecord, LeasedRecord, LetterRecord, Payload, ReceiptRecord, Record,
+    SettledRecord,
 };
 use effectd_bus::vault::{Kind, Vault};
 use effectd_bus::{Exhausted, GroupOptions};
@@ -18,11 +19,17 @@ use effectd_contracts::{Digest, Monotonic, Status, SubjectId, ToolId};
 const GOLDEN: &str = include_str!("golden.txt");
 
 fn clear(bytes: &[u8]) -> Payload {
-    Payload { epoch: None, blob: Blob::Draft(bytes.to_vec()) }
+    Payload {
+        epoch: None,
+        blob: Blob::Draft(bytes.to_vec()),
+    }
 }
 
 fn sealed(bytes: &[u8]) -> Payload {
-    Payload { epoch: Some(500_000), blob: Blob::Draft(bytes.to_vec()) }
+    Payload {
+        epoch: Some(500_000),
+        blob: Blob::Draft(bytes.to_vec()),
+    }
 }
 
 fn published(offset: u64) -> Record {
@@ -34,12 +41,21 @@ fn published(offset: u64) -> Record {
         time_ms: 1_800_000_000_000,
         trace_id: event.trace_id,
         action_id: (offset == 1).then(|| action("a")),
-        body: if offset == 1 { sealed(b"sealed") } else { clear(b"{}") },
+        body: if offset == 1 {
+            sealed(b"sealed")
+        } else {
+            clear(b"{}")
+        },
     })
 }
 
 fn settled(offset: u64, how: Ending) -> Record {
-    Record::Settled(SettledRecord { topic: topic("t"), group: group("g"), offset, how })
+    Record::Settled(SettledRecord {
+        topic: topic("t"),
+        group: group("g"),
+        offset,
+        how,
+    })
 }
 
 fn letter() -> LetterRecord {
@@ -91,11 +107,31 @@ fn claimed() -> ClaimRecord {
 
 /// One record of every kind, in an order that follows.
 fn records() -> Vec<(&'static str, Record)> {
-    let options = GroupOptions { deliveries_max: 7, exhausted: Exhausted::HandOver };
-    let leased = |grants| LeasedRecord { topic: topic("t"), group: group("g"), ttl_ms: 30_000, grants };
-    let linked = Record::Linked { action: Hash16::of(&[b"b"]), action_digest: Digest::of(b"b"), ordinal: 0 };
-    let completion = LetterRecord { letter: 1, delivery: None, receipt_id: Some(receipt_id("r")), ..letter() };
-    let place = Place { seq: 1, span: Span { at: 44, len: 300 } };
+    let options = GroupOptions {
+        deliveries_max: 7,
+        exhausted: Exhausted::HandOver,
+    };
+    let leased = |grants| LeasedRecord {
+        topic: topic("t"),
+        group: group("g"),
+        ttl_ms: 30_000,
+        grants,
+    };
+    let linked = Record::Linked {
+        action: Hash16::of(&[b"b"]),
+        action_digest: Digest::of(b"b"),
+        ordinal: 0,
+    };
+    let completion = LetterRecord {
+        letter: 1,
+        delivery: None,
+        receipt_id: Some(receipt_id("r")),
+        ..letter()
+    };
+    let place = Place {
+        seq: 1,
+        span: Span { at: 44, len: 300 },
+    };
     let put = |version, created, value| Record::EntryPut {
         family: family("holds"),
         key: "h".into(),
@@ -107,23 +143,51 @@ fn records() -> Vec<(&'static str, Record)> {
         ("published, clear", published(0)),
         ("published, sealed", published(1)),
         ("published, third", published(2)),
-        ("configured", Record::Configured { topic: topic("t"), group: group("g"), options }),
+        (
+            "configured",
+            Record::Configured {
+                topic: topic("t"),
+                group: group("g"),
+                options,
+            },
+        ),
         ("leased", Record::Leased(leased(vec![(0, 0), (1, 1), (2, 2)]))),
         ("settled, done", settled(0, Ending::Done)),
-        ("settled, nacked", settled(1, Ending::Nacked { delay_ms: 5_000, detail: sealed(b"why") })),
-        ("settled, deferred", settled(2, Ending::Deferred { delay_ms: 1_000 })),
+        (
+            "settled, nacked",
+            settled(
+                1,
+                Ending::Nacked {
+                    delay_ms: 5_000,
+                    detail: sealed(b"why"),
+                },
+            ),
+        ),
+        (
+            "settled, deferred",
+            settled(2, Ending::Deferred { delay_ms: 1_000 }),
+        ),
         ("lettered, delivery", Record::Lettered(letter())),
         ("claimed", Record::Claimed(claimed())),
         (
             "taken over",
-            Record::TakenOver { action: effectd_bus::keys::action_hash("a"), fence: 1 },
+            Record::TakenOver {
+                action: effectd_bus::keys::action_hash("a"),
+                fence: 1,
+            },
         ),
         ("completed", Record::Completed(receipt())),
         ("lettered, completion", Record::Lettered(completion)),
         ("linked", linked),
         ("entry put", put(0, true, sealed(b"value"))),
         ("entry put, clear", put(1, false, clear(b"value"))),
-        ("entry deleted", Record::EntryDeleted { family: family("holds"), key: "h".into() }),
+        (
+            "entry deleted",
+            Record::EntryDeleted {
+                family: family("holds"),
+                key: "h".into(),
+            },
+        ),
         (
             "letter resealed",
             Record::LetterResealed {
@@ -135,7 +199,14 @@ fn records() -> Vec<(&'static str, Record)> {
             },
         ),
         ("epoch closed", Record::EpochClosed { epoch: 500_000 }),
-        ("sought", Record::Sought { topic: topic("t"), group: group("g"), offset: 1 }),
+        (
+            "sought",
+            Record::Sought {
+                topic: topic("t"),
+                group: group("g"),
+                offset: 1,
+            },
+        ),
     ]
 }
 
@@ -145,19 +216,30 @@ fn formats() -> String {
     let mut builder = Builder::new(1, 0, 1_800_000_000_000);
     let mut fold = Fold::default();
     let mut effects = Effects::default();
-    let when = When { at_ms: 1_800_000_000_000, now_ms: 1_800_000_000_000, now: Monotonic::default(), replay: true };
+    let when = When {
+        at_ms: 1_800_000_000_000,
+        now_ms: 1_800_000_000_000,
+        now: Monotonic::default(),
+        replay: true,
+    };
     for (name, mut record) in records() {
         let mut bytes = Vec::new();
         record.clone().encode(&mut bytes);
         writeln!(text, "{name}: {}", hex(&bytes)).unwrap();
         let span = builder.push(&mut record);
-        fold.apply(Place { seq: 1, span }, &record, when, &mut effects).unwrap();
+        fold.apply(Place { seq: 1, span }, &record, when, &mut effects)
+            .unwrap();
     }
     fold.end_block(1, 1_800_000_000_000, &mut effects);
     let (block, checksum) = builder.finish();
     writeln!(text, "block: {}", hex(&block)).unwrap();
     writeln!(text, "snapshot: {}", hex(&fold.snapshot(1))).unwrap();
-    writeln!(text, "checkpoint: {}", hex(&Checkpoint { seq: 1, checksum }.encode())).unwrap();
+    writeln!(
+        text,
+        "checkpoint: {}",
+        hex(&Checkpoint { seq: 1, checksum }.encode())
+    )
+    .unwrap();
     for (key, cell) in effects.index.cells() {
         writeln!(text, "index {}: {cell:?}", hex(key)).unwrap();
     }
@@ -175,10 +257,16 @@ fn every_stored_byte_is_as_it_was() {
 
 #[test]
 fn what_was_stored_is_read_back() {
-    let line = GOLDEN.lines().find_map(|line| line.strip_prefix("block: ")).unwrap();
+    let line = GOLDEN
+        .lines()
+        .find_map(|line| line.strip_prefix("block: "))
+        .unwrap();
     let bytes = unhex(line).unwrap();
     let header = block::check(&bytes).unwrap();
-    assert_eq!((header.seq, header.records, header.at_ms), (1, 20, 1_800_000_000_000));
+    assert_eq!(
+        (header.seq, header.records, header.at_ms),
+        (1, 20, 1_800_000_000_000)
+    );
     let read: Vec<Record> = block::records(&bytes).map(|record| record.unwrap().1).collect();
     let mut builder = Builder::new(1, 0, header.at_ms);
     let written: Vec<Record> = records()
@@ -193,7 +281,10 @@ fn what_was_stored_is_read_back() {
 
 #[test]
 fn a_block_of_a_newer_format_is_refused_and_a_changed_one_found() {
-    let line = GOLDEN.lines().find_map(|line| line.strip_prefix("block: ")).unwrap();
+    let line = GOLDEN
+        .lines()
+        .find_map(|line| line.strip_prefix("block: "))
+        .unwrap();
     let bytes = unhex(line).unwrap();
     let mut newer = bytes.clone();
     newer[4] = 2;
@@ -209,12 +300,22 @@ fn a_block_of_a_newer_format_is_refused_and_a_changed_one_found() {
 #[test]
 fn a_sealed_payload_of_the_first_format_opens() {
     let keys = tempfile::tempdir().unwrap();
-    let line = |name: &str| unhex(GOLDEN_KEYS.lines().find_map(|line| line.strip_prefix(name)).unwrap()).unwrap();
+    let line = |name: &str| {
+        unhex(
+            GOLDEN_KEYS
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap(),
+        )
+        .unwrap()
+    };
     std::fs::create_dir(keys.path().join("epochs")).unwrap();
     std::fs::write(keys.path().join("device.key"), line("device: ")).unwrap();
     std::fs::write(keys.path().join("epochs/500000.key"), line("epoch 500000: ")).unwrap();
     let vault = Vault::open(keys.path().to_owned(), false).unwrap();
-    let opened = vault.open_sealed(500_000, Kind::Intent, "action", &line("sealed: ")).unwrap();
+    let opened = vault
+        .open_sealed(500_000, Kind::Intent, "action", &line("sealed: "))
+        .unwrap();
     assert_eq!(opened.as_deref(), Some(&b"the first secret"[..]));
 }
 
@@ -228,9 +329,14 @@ fn write_golden_files() {
     let keys = tempfile::tempdir().unwrap();
     let vault = Vault::open(keys.path().to_owned(), false).unwrap();
     let moment = effectd_contracts::Timestamp::from_second(500_000 * 3_600).unwrap();
-    let sealed = vault.seal(moment, Kind::Intent, "action", b"the first secret").unwrap();
+    let sealed = vault
+        .seal(moment, Kind::Intent, "action", b"the first secret")
+        .unwrap();
     let read = |name: &str| hex(&std::fs::read(keys.path().join(name)).unwrap());
     let (device, epoch) = (read("device.key"), read("epochs/500000.key"));
-    let text = format!("device: {device}\nepoch 500000: {epoch}\nsealed: {}\n", hex(&sealed.bytes));
+    let text = format!(
+        "device: {device}\nepoch 500000: {epoch}\nsealed: {}\n",
+        hex(&sealed.bytes)
+    );
     std::fs::write(format!("{here}golden_keys.txt"), text).unwrap();
 }

@@ -1,5 +1,6 @@
 //! File systems made for one test.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,7 +8,8 @@ use std::process::Command;
 pub(crate) fn is_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("NOT RUN (needs root): {test}");
+        // Past the capture of libtest, which would swallow it.
+        let _ = writeln!(std::io::stderr(), "NOT RUN (needs root): {test}");
     }
     root
 }

@@ -5,18 +5,18 @@ use schemars::schema_for;
 
 const SCHEMA_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/policy.schema.json");
 
-/// `UPDATE_SCHEMAS=1 cargo test -p effectd-policy schemas` writes it anew.
+/// `EFFECTD_BLESS=1 cargo test -p effectd-policy schemas` writes it anew.
 #[test]
 fn the_json_schema_of_policy_toml_is_made_from_the_types() {
     let made = format!(
         "{}\n",
         serde_json::to_string_pretty(&schema_for!(Document)).unwrap()
     );
-    if std::env::var_os("UPDATE_SCHEMAS").is_some() {
+    if std::env::var_os("EFFECTD_BLESS").is_some() {
         std::fs::write(SCHEMA_FILE, &made).unwrap();
     }
     let published = std::fs::read_to_string(SCHEMA_FILE).unwrap_or_default();
-    assert_eq!(published, made, "run with UPDATE_SCHEMAS=1");
+    assert_eq!(published, made, "run with EFFECTD_BLESS=1");
 }
 
 #[test]

@@ -48,6 +48,15 @@ pub(crate) fn clone_process(namespaces: u64) -> io::Result<Cloned> {
     })
 }
 
+/// A handle for this process itself, to be given to somebody else.
+pub(crate) fn own_handle() -> io::Result<OwnedFd> {
+    let own = std::process::id();
+    // SAFETY: plain integers.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, own, 0) })?;
+    // SAFETY: the kernel has just opened this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
 /// Sends SIGKILL to exactly the process the handle means. A process that is gone already is no error.
 pub(crate) fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();

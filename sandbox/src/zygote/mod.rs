@@ -11,7 +11,7 @@ mod serve;
 mod tree;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
@@ -55,7 +55,7 @@ fn main(dispatch: Dispatch) -> ! {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
-    report(&control, &Booted::Failed(failure));
+    report(&control, &Booted::Failed(failure), None);
     process::exit_now(1)
 }
 
@@ -81,10 +81,14 @@ fn high(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// The zygote's own descriptors lie from here on, children's slots below.
 const FIRST_HIGH_FD: i32 = 16;
 
-fn report(control: &OwnedFd, booted: &Booted) {
+fn report(control: &OwnedFd, booted: &Booted, handle: Option<&OwnedFd>) {
     let bytes = serde_json::to_vec(booted).unwrap_or_default();
     // If the runtime is gone there is nobody to tell, and the process is about to end.
-    let _gone = socket::send(control.as_fd(), &bytes, &[]);
+    let _gone = socket::send(
+        control.as_fd(),
+        &bytes,
+        &handle.map(AsRawFd::as_raw_fd).into_iter().collect::<Vec<_>>(),
+    );
 }
 
 /// Names the step in which something failed.
@@ -128,12 +132,14 @@ fn start(control: &OwnedFd, dispatch: Dispatch) -> Result<Never, SetupFailure> {
         process::Cloned::Child => {}
     }
     prctl::set_pdeathsig(Signal::SIGKILL).at(Step::Start)?;
+    let handle = process::own_handle().at(Step::Start)?;
     let world = tree::build(&boot, mapped)?;
     process::drop_bounding_set().at(Step::Capabilities)?;
     prctl::set_no_new_privs().at(Step::Capabilities)?;
     prctl::set_dumpable(false).at(Step::Capabilities)?;
     crate::sys::seccomp::install(&boot.base_filter).at(Step::BaseFilter)?;
-    report(control, &Booted::Ready);
+    report(control, &Booted::Ready, Some(&handle));
+    drop(handle);
     serve::serve(
         control,
         &child::Zygote {

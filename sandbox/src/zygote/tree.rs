@@ -82,10 +82,21 @@ pub(super) fn build(boot: &Boot, workspace: Option<OwnedFd>) -> Result<World, Se
     if let Some(proc) = &proc {
         put(staging, Path::new("/proc"), true, proc).at(Step::Proc)?;
         fs::create_dir(staging.join("tmp")).at(Step::Tree)?;
+        standard_names(staging).at(Step::Tree)?;
     }
     become_root(staging).at(Step::Tree)?;
     mount::restrict_one(root.as_fd(), READ_ONLY | NO_SUID | NO_DEV | NO_EXEC).at(Step::Tree)?;
     handles(&entries).at(Step::Tree)
+}
+
+/// The names under which shells and many programs look for their own descriptors.
+fn standard_names(staging: &Path) -> io::Result<()> {
+    let names = [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")];
+    fs::create_dir_all(staging.join("dev"))?;
+    for (name, number) in names {
+        std::os::unix::fs::symlink(format!("/proc/self/fd{number}"), staging.join("dev").join(name))?;
+    }
+    Ok(())
 }
 
 fn become_root(new: &Path) -> nix::Result<()> {

@@ -70,7 +70,7 @@ pub(crate) const SECRET: &str = "the secret outside";
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        Self::bare(Sandbox::start(SandboxConfig::new(std::env::current_exe().unwrap())).unwrap())
+        Self::bare(Sandbox::start(SandboxConfig::this_program()).unwrap())
     }
 
     pub(crate) fn bare(sandbox: Sandbox) -> Self {

@@ -94,6 +94,20 @@ pub(crate) fn promises() -> Vec<Promise> {
                         }
                     }
                 }
+                // Programs still find their libraries when only a part of the space is readable.
+                let narrowing = Narrowing {
+                    readable: list(&["notes"]),
+                    ..Narrowing::read_only()
+                };
+                let call = Call {
+                    narrowing,
+                    ..scene.call(EXEC, "execute", json!("/bin/ls"))
+                };
+                assert_eq!(
+                    replied(&scene.run(call)),
+                    json!(2),
+                    "ls runs, and may not list the space itself"
+                );
                 // High isolation: what is not declared is not writable.
                 let call = Call {
                     narrowing: Narrowing::default(),

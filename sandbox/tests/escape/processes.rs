@@ -102,11 +102,14 @@ pub(crate) fn promises() -> Vec<Promise> {
                     for profile in [DEFAULT, HIGH] {
                         let answer = scene.attack(profile, "raw", json!([call]));
                         assert_eq!(killed(&answer).as_str(), "syscall_denied", "{name} in {profile}");
+                        assert_eq!(answer.denials.len(), 1, "{name} is counted: {:?}", answer.denials);
                     }
                     let answer = scene.attack(EXEC, "raw", json!([call]));
                     assert_eq!(replied(&answer), json!([errno]), "{name} in exec");
                     assert_eq!(answer.denials.len(), 1, "{name} is counted: {:?}", answer.denials);
                 }
+                let answer = scene.attack(DEFAULT, "raw", json!([[libc::SYS_ptrace, 0, 0, 0, 0]]));
+                assert_eq!(answer.denials[0].what, "ptrace", "the telling ones are named");
                 let free = json!([
                     [libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0],
                     [libc::SYS_fsopen, "tmpfs", 0]

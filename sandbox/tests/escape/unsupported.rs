@@ -11,7 +11,7 @@ use crate::ground::{DEFAULT, Promise, Scene};
 
 /// A runtime that makes one call which leaves a trace: `__one <workspace>`. Prints the code.
 pub(crate) fn one_main(workspace: &str) {
-    let started = Sandbox::start(SandboxConfig::new(std::env::current_exe().unwrap()));
+    let started = Sandbox::start(SandboxConfig::this_program());
     let sandbox = match started {
         Err(error) => return println!("{}", json!({ "code": error.code(), "text": error.to_string() })),
         Ok(sandbox) => sandbox,

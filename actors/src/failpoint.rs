@@ -1,0 +1,178 @@
+//! Named points on the way of one action, for the crash tests.
+//!
+//! With the feature `failpoints`, a fault can be armed at a point: from outside, by the environment that the Store's own
+//! points use (`EFFECTD_FAILPOINT=<name>:<n>` stops the process for good at the n-th pass, after a line was written to the
+//! descriptor that `EFFECTD_FAILPOINT_FD` names, so that the parent can kill it exactly there; with
+//! `EFFECTD_FAILPOINT_FAULT=panic` every pass from the n-th on panics instead), or from inside, by `arm`, for one action. Without the feature, which no release has, nothing of this exists.
+
+use effectd_contracts::ActionId;
+
+/// Every point there is, in the order of the way, so that tests can visit all of them.
+#[cfg(feature = "failpoints")]
+pub const POINTS: [&str; 22] = [
+    "door.before_publish",
+    "door.after_publish",
+    "intake.before_lease",
+    "intake.after_lease",
+    "validator.begin",
+    "validator.end",
+    "gate.begin",
+    "gate.end",
+    "idempotency.begin",
+    "idempotency.before_claim",
+    "idempotency.after_claim",
+    "idempotency.after_take_over",
+    "executor.begin",
+    "executor.before_probe",
+    "executor.before_child",
+    "executor.after_child",
+    "executor.end",
+    "recorder.begin",
+    "recorder.before_commit",
+    "recorder.after_commit",
+    "recorder.after_answer",
+    "sweeper.begin",
+];
+
+/// Passes a point with an action in hand.
+#[cfg(not(feature = "failpoints"))]
+pub(crate) async fn hit(_: &'static str, _: &ActionId) {}
+
+/// Passes a point without one.
+#[cfg(not(feature = "failpoints"))]
+pub(crate) async fn hit_idle(_: &'static str) {}
+
+/// Passes a point with an action in hand.
+#[cfg(feature = "failpoints")]
+pub(crate) async fn hit(name: &'static str, action: &ActionId) {
+    armed::hit(name, Some(action)).await;
+}
+
+/// Passes a point without one.
+#[cfg(feature = "failpoints")]
+pub(crate) async fn hit_idle(name: &'static str) {
+    armed::hit(name, None).await;
+}
+
+#[cfg(feature = "failpoints")]
+pub use armed::{Fault, Trap, arm};
+
+#[cfg(feature = "failpoints")]
+mod armed {
+    use std::io::Write;
+    use std::sync::{Mutex, OnceLock, PoisonError};
+
+    use effectd_contracts::ActionId;
+
+    /// What happens at an armed point.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Fault {
+        /// The process says where it is, and waits to be killed.
+        Stop,
+        /// The worker panics.
+        Panic,
+        /// The worker never goes on.
+        Stall,
+    }
+
+    /// A fault at a point.
+    #[derive(Debug, Clone)]
+    pub struct Trap {
+        /// Which point.
+        pub point: String,
+        /// For which action; for any, if none is named.
+        pub action: Option<ActionId>,
+        /// At which pass.
+        pub nth: u64,
+        /// At how many passes from then on.
+        pub times: u64,
+        /// What happens.
+        pub fault: Fault,
+    }
+
+    struct Set {
+        trap: Trap,
+        passed: u64,
+    }
+
+    fn traps() -> &'static Mutex<Vec<Set>> {
+        static TRAPS: OnceLock<Mutex<Vec<Set>>> = OnceLock::new();
+        TRAPS.get_or_init(|| {
+            Mutex::new(
+                from_environment()
+                    .into_iter()
+                    .map(|trap| Set { trap, passed: 0 })
+                    .collect(),
+            )
+        })
+    }
+
+    /// Arms a point of this process.
+    pub fn arm(trap: Trap) {
+        let known = super::POINTS.contains(&trap.point.as_str());
+        assert!(known, "{} is not in the list of points", trap.point);
+        let mut traps = traps().lock().unwrap_or_else(PoisonError::into_inner);
+        traps.push(Set { trap, passed: 0 });
+    }
+
+    pub(super) async fn hit(name: &'static str, action: Option<&ActionId>) {
+        debug_assert!(
+            super::POINTS.contains(&name),
+            "{name} is not in the list of points"
+        );
+        match sprung(name, action) {
+            None => {}
+            Some(Fault::Stop) => stop(),
+            Some(Fault::Panic) => panic!("failpoint {name}"),
+            Some(Fault::Stall) => std::future::pending().await,
+        }
+    }
+
+    fn sprung(name: &str, action: Option<&ActionId>) -> Option<Fault> {
+        let mut traps = traps().lock().unwrap_or_else(PoisonError::into_inner);
+        let meant = traps.iter_mut().filter(|set| {
+            set.trap.point == name && (set.trap.action.is_none() || set.trap.action.as_ref() == action)
+        });
+        let mut fault = None;
+        for set in meant {
+            set.passed += 1;
+            let from = set.trap.nth;
+            if set.passed >= from && set.passed - from < set.trap.times {
+                fault = Some(set.trap.fault);
+            }
+        }
+        fault
+    }
+
+    fn from_environment() -> Option<Trap> {
+        let armed = std::env::var("EFFECTD_FAILPOINT").ok()?;
+        let (name, nth) = armed.rsplit_once(':')?;
+        let panics = std::env::var("EFFECTD_FAILPOINT_FAULT").is_ok_and(|fault| fault == "panic");
+        let (fault, times) = if panics {
+            (Fault::Panic, u64::MAX)
+        } else {
+            (Fault::Stop, 1)
+        };
+        Some(Trap {
+            point: name.to_owned(),
+            action: None,
+            nth: nth.parse().ok()?,
+            times,
+            fault,
+        })
+    }
+
+    fn stop() -> ! {
+        let fd = std::env::var("EFFECTD_FAILPOINT_FD").unwrap_or_default();
+        if let Ok(mut marker) = std::fs::OpenOptions::new()
+            .write(true)
+            .open(format!("/proc/self/fd/{fd}"))
+        {
+            // Whoever does not hear it does not kill, and the test fails by its own bound.
+            let _ = marker.write_all(b"stopped\n");
+        }
+        loop {
+            std::thread::park();
+        }
+    }
+}

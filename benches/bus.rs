@@ -1,0 +1,406 @@
+//! How fast the Store is, beside the bare disk under it: `cargo bench --bench bus`.
+//!
+//! Every figure that is compared is a ratio of two measurements of the same run, taken in turns on the same disk, so that
+//! a slow or busy machine slows both. The directory is `$EFFECTD_BENCH_DIR` or the system's temporary one; it must be on
+//! a real disk. A line that says `MISSED` is below what the Store must reach, and makes the exit code 1.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a measurement prints, and stops on errors"
+)]
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use effectd_bus::codec::Span;
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::journal::Journal;
+use effectd_bus::{
+    Admission, Admitted, Claim, Completion, GroupName, LocalStore, NewBody, NewEvent, NewReceipt, Settled,
+    Store, StoreError, TopicName, Wait,
+};
+use effectd_contracts::{
+    ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp,
+    ToolId, TraceId,
+};
+
+const RECORD_BYTES: usize = 1_024;
+const PRODUCERS: usize = 64;
+const TURNS: usize = 5;
+
+fn main() {
+    let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
+    let scratch = tempfile::Builder::new()
+        .prefix("effectd-bench")
+        .tempdir_in(&base)
+        .unwrap();
+    println!("disk: {}", base.display());
+    // `-- actions` measures only what has that name; Cargo itself adds `--bench`.
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|name| !name.starts_with('-'))
+        .collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    let mut missed = 0;
+    if is_wanted("records") {
+        missed += records(scratch.path(), Duration::ZERO);
+        missed += records(scratch.path(), Duration::from_millis(1));
+    }
+    if is_wanted("actions") {
+        missed += actions(scratch.path());
+        lookups(scratch.path());
+    }
+    if is_wanted("acks") {
+        missed += acks(scratch.path());
+    }
+    drop(scratch);
+    std::process::exit(i32::from(missed > 0));
+}
+
+/// Prints a figure that must reach a bound; 1 if it does not.
+fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {
+    let word = if holds { "reached" } else { "MISSED" };
+    println!("  {what}: {value:.3} ({bound}: {word})");
+    u32::from(!holds)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}
+
+/// The journal on a slower disk.
+struct Slow {
+    inner: Arc<dyn Journal>,
+    delay: Duration,
+}
+
+impl Journal for Slow {
+    fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
+        self.inner.append(seq, block)?;
+        std::thread::sleep(self.delay);
+        Ok(())
+    }
+    fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
+        self.inner.bounds()
+    }
+    fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError> {
+        self.inner.block(seq)
+    }
+    fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
+        self.inner.part(seq, span)
+    }
+    fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
+        self.inner.truncate_before(seq)
+    }
+}
+
+fn open(state: &Path, delay: Duration) -> LocalStore {
+    let wrap = move |inner: Arc<dyn Journal>| -> Arc<dyn Journal> {
+        if delay.is_zero() {
+            inner
+        } else {
+            Arc::new(Slow { inner, delay })
+        }
+    };
+    embedded::open_wrapped(EmbeddedConfig::new(state), Arc::new(SystemClock), Box::new(wrap)).unwrap()
+}
+
+/// Bare appends of `batch` records with one `fdatasync` each: records a second.
+fn bare(file: &mut File, batch: usize, delay: Duration, time: Duration) -> f64 {
+    let bytes = vec![7_u8; RECORD_BYTES * batch];
+    let begun = Instant::now();
+    let mut count = 0;
+    while begun.elapsed() < time {
+        file.write_all(&bytes).unwrap();
+        file.sync_data().unwrap();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        count += batch;
+    }
+    count as f64 / begun.elapsed().as_secs_f64()
+}
+
+fn event(body: &[u8]) -> NewEvent {
+    NewEvent {
+        event_id: EventId::fresh(),
+        time: Timestamp::now(),
+        trace_id: TraceId::new("bench").unwrap(),
+        action_id: None,
+        body: NewBody::Clear(body.to_vec()),
+    }
+}
+
+/// Keeps `depth` operations in flight for a while; gives operations a second and each one's latency.
+fn in_flight<T>(depth: usize, time: Duration, mut start: impl FnMut() -> Wait<T>) -> (f64, Vec<Duration>) {
+    let begun = Instant::now();
+    let mut waiting = VecDeque::with_capacity(depth);
+    let mut latencies = Vec::new();
+    while begun.elapsed() < time || !waiting.is_empty() {
+        while waiting.len() < depth && begun.elapsed() < time {
+            waiting.push_back((Instant::now(), start()));
+        }
+        if let Some((since, wait)) = waiting.pop_front() {
+            wait.wait().unwrap();
+            latencies.push(since.elapsed());
+        }
+    }
+    let rate = latencies.len() as f64 / begun.elapsed().as_secs_f64();
+    latencies.sort();
+    (rate, latencies)
+}
+
+/// Durable records beside the bare disk.
+fn records(scratch: &Path, delay: Duration) -> u32 {
+    let name = format!("records-{}", delay.as_millis());
+    println!("durable records of {RECORD_BYTES} bytes, {delay:?} added to every sync:");
+    let store = open(&scratch.join(&name), delay);
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(scratch.join(format!("{name}.bare")))
+        .unwrap();
+    let topic = TopicName::new("records").unwrap();
+    let body = vec![b'x'; RECORD_BYTES];
+    let publish = || store.publish(&topic, vec![event(&body)]);
+    let turn = Duration::from_millis(if delay.is_zero() { 400 } else { 600 });
+    let (mut alone, mut many) = (Vec::new(), Vec::new());
+    let (mut bare_alone, mut bare_many) = (Vec::new(), Vec::new());
+    let mut latencies = Vec::new();
+    for _ in 0..TURNS {
+        bare_alone.push(bare(&mut file, 1, delay, turn));
+        alone.push(in_flight(1, turn, publish).0);
+        bare_many.push(bare(&mut file, PRODUCERS, delay, turn));
+        let (rate, more) = in_flight(PRODUCERS, turn, publish);
+        many.push(rate);
+        latencies.extend(more);
+    }
+    latencies.sort();
+    let stats = store.stats();
+    println!(
+        "  one by one: {:.0}/s (bare {:.0}/s)",
+        median(alone.clone()),
+        median(bare_alone.clone())
+    );
+    println!(
+        "  {PRODUCERS} in flight: {:.0}/s (bare, {PRODUCERS} a sync: {:.0}/s)",
+        median(many.clone()),
+        median(bare_many.clone())
+    );
+    let (p50, p99) = (percentile(&latencies, 50), percentile(&latencies, 99));
+    println!(
+        "  {PRODUCERS} in flight: p50 {p50:?}, p99 {p99:?}; largest batch {}",
+        stats.batch_max
+    );
+    store.close().unwrap();
+    let ratio = |ours: &[f64], theirs: &[f64]| median(ours.iter().zip(theirs).map(|(a, b)| a / b).collect());
+    let (one, all) = (ratio(&alone, &bare_alone), ratio(&many, &bare_many));
+    judge("ratio one by one", one, one >= 0.5, "at least 0.5")
+        + judge("ratio in flight", all, all >= 0.25, "at least 0.25")
+}
+
+fn claim(id: &str) -> Claim {
+    Claim {
+        action_id: ActionId::new(id).unwrap(),
+        action_digest: Digest::of(id.as_bytes()),
+        space: SpaceId::new("shared:bench").unwrap(),
+        key: Some(IdempotencyKey::new(id).unwrap()),
+        params_digest: Digest::of(id.as_bytes()),
+        intent: vec![b'i'; 256],
+        resources: Vec::new(),
+    }
+}
+
+fn admission(id: &str, body: &[u8]) -> Admission {
+    let action_id = ActionId::new(id).unwrap();
+    let event = NewEvent {
+        action_id: Some(action_id),
+        body: NewBody::Sealed(body.to_vec()),
+        ..event(b"")
+    };
+    Admission {
+        topic: TopicName::new("ACTION_DECISION").unwrap(),
+        group: GroupName::new("pipeline").unwrap(),
+        ttl: Duration::from_secs(60),
+        event,
+        claim: claim(id),
+    }
+}
+
+fn completion(id: &str, admitted: Admitted) -> Completion {
+    let Admitted::Granted { fence, lease_id, .. } = admitted else {
+        panic!("{admitted:?}")
+    };
+    let claim = claim(id);
+    let receipt = NewReceipt {
+        receipt_id: ReceiptId::fresh(),
+        action_id: claim.action_id,
+        action_digest: claim.action_digest,
+        tool_id: ToolId::new("files.write_text").unwrap(),
+        subject_id: SubjectId::new("agent://bench").unwrap(),
+        space_id: claim.space,
+        status: Status::Ok,
+        key: claim.key,
+        params_digest: claim.params_digest,
+        time: Timestamp::now(),
+        body: vec![b'r'; RECORD_BYTES],
+    };
+    Completion {
+        receipt,
+        events: vec![(TopicName::new("ACTION_EXECUTED").unwrap(), event(&[b'e'; 300]))],
+        fence: Some(fence),
+        leases: vec![lease_id],
+        letter: None,
+        retire: Vec::new(),
+        links: Vec::new(),
+    }
+}
+
+/// Whole actions: decision, delivery, claim and intent in one block, receipt, event and ack in another.
+fn actions(scratch: &Path) -> u32 {
+    println!("durable actions (admit, commit), 512 byte requests, 1 KiB receipts:");
+    let store = open(&scratch.join("actions"), Duration::ZERO);
+    let body = vec![b'q'; 512];
+    let before = store.stats().syncs;
+    let mut alone = Vec::new();
+    for n in 0..500 {
+        let id = format!("alone-{n}");
+        let begun = Instant::now();
+        let admitted = store.admit(admission(&id, &body)).wait().unwrap();
+        store.commit(completion(&id, admitted)).wait().unwrap();
+        alone.push(begun.elapsed());
+    }
+    let syncs_alone = (store.stats().syncs - before) as f64 / 500.0;
+    alone.sort();
+    println!(
+        "  one alone: p50 {:?}, p99 {:?}",
+        percentile(&alone, 50),
+        percentile(&alone, 99)
+    );
+    let before = store.stats().syncs;
+    let (rate, done) = many_actions(&store, &body, Duration::from_secs(4));
+    let syncs_each = (store.stats().syncs - before) as f64 / done as f64;
+    println!(
+        "  {PRODUCERS} in flight: {rate:.0} actions/s, {:.3} ms of sync wait each",
+        1_000.0 / rate * PRODUCERS as f64
+    );
+    let begun = Instant::now();
+    store.close().unwrap();
+    println!("  closing, with the rest of the index: {:?}", begun.elapsed());
+    judge(
+        "syncs of an action alone",
+        syncs_alone,
+        syncs_alone <= 2.0,
+        "at most 2",
+    ) + judge(
+        "syncs of an action in flight",
+        syncs_each,
+        syncs_each <= 0.08,
+        "at most 0.08",
+    )
+}
+
+/// Keeps actions in flight: half of each action's life is its admission, half its commit.
+fn many_actions(store: &LocalStore, body: &[u8], time: Duration) -> (f64, u64) {
+    enum Stage {
+        Admitting(String, Wait<Admitted>),
+        Committing(Wait<effectd_bus::Committed>),
+    }
+    let begun = Instant::now();
+    let mut waiting = VecDeque::new();
+    let (mut started, mut done) = (0_u64, 0_u64);
+    while begun.elapsed() < time || !waiting.is_empty() {
+        while waiting.len() < PRODUCERS && begun.elapsed() < time {
+            let id = format!("many-{started}");
+            started += 1;
+            waiting.push_back(Stage::Admitting(id.clone(), store.admit(admission(&id, body))));
+        }
+        match waiting.pop_front() {
+            Some(Stage::Admitting(id, wait)) => {
+                let completion = completion(&id, wait.wait().unwrap());
+                waiting.push_back(Stage::Committing(store.commit(completion)));
+            }
+            Some(Stage::Committing(wait)) => {
+                wait.wait().unwrap();
+                done += 1;
+            }
+            None => {}
+        }
+    }
+    (done as f64 / begun.elapsed().as_secs_f64(), done)
+}
+
+/// How long an ack takes while many are in flight.
+fn acks(scratch: &Path) -> u32 {
+    println!("acks, {PRODUCERS} in flight:");
+    let store = open(&scratch.join("acks"), Duration::ZERO);
+    let (topic, group) = (TopicName::new("t").unwrap(), GroupName::new("g").unwrap());
+    for _ in 0..20 {
+        store
+            .publish(&topic, (0..1_000).map(|_| event(b"{}")).collect())
+            .wait()
+            .unwrap();
+    }
+    let mut leases = VecDeque::new();
+    loop {
+        let leased = store
+            .lease(&topic, &group, 1_000, Duration::from_secs(600))
+            .wait()
+            .unwrap();
+        if leased.deliveries.is_empty() {
+            break;
+        }
+        leases.extend(leased.deliveries.into_iter().map(|delivery| delivery.lease_id));
+    }
+    let mut waiting = VecDeque::new();
+    let mut latencies = Vec::new();
+    let begun = Instant::now();
+    while !leases.is_empty() || !waiting.is_empty() {
+        while waiting.len() < PRODUCERS
+            && let Some(lease) = leases.pop_front()
+        {
+            waiting.push_back((Instant::now(), store.ack(lease)));
+        }
+        if let Some((since, wait)) = waiting.pop_front() {
+            assert_eq!(wait.wait().unwrap(), Settled::Done);
+            latencies.push(since.elapsed());
+        }
+    }
+    let rate = latencies.len() as f64 / begun.elapsed().as_secs_f64();
+    latencies.sort();
+    let (p50, p99) = (percentile(&latencies, 50), percentile(&latencies, 99));
+    println!("  {rate:.0}/s, p50 {p50:?}, p99 {p99:?}");
+    store.close().unwrap();
+    let ratio = p99.as_secs_f64() / p50.as_secs_f64();
+    judge("p99 over p50", ratio, ratio <= 3.0, "at most 3")
+}
+
+/// How long the answer to a question that was answered before takes.
+fn lookups(scratch: &Path) {
+    let store = open(&scratch.join("actions"), Duration::ZERO);
+    let mut latencies = Vec::new();
+    for n in 0..2_000 {
+        let claim = claim(&format!("many-{}", n * 7 % 1_000));
+        let begun = Instant::now();
+        store
+            .lookup(&claim.space, claim.key.as_ref().unwrap(), &claim.params_digest)
+            .unwrap();
+        latencies.push(begun.elapsed());
+    }
+    latencies.sort();
+    println!(
+        "lookup of a key that is done: p50 {:?}, p99 {:?}",
+        percentile(&latencies, 50),
+        percentile(&latencies, 99)
+    );
+}

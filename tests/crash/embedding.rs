@@ -1,0 +1,105 @@
+//! The runtime inside somebody else's program.
+
+use effectd::contracts::{Code, Outcome, Status};
+use effectd::{Answer, Error, Runtime};
+use serde_json::json;
+
+use crate::Test;
+use crate::child::Report;
+use crate::harness::asynchronously;
+use crate::place::{PATIENCE, Place, parsed, request, request_how};
+use crate::tools::{self, NEVER, PROBE, SAFE};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("it_works_inside_a_program_with_one_thread", one_thread),
+    ("a_program_cannot_replace_a_built_in_tool", no_usurper),
+    ("another_meaning_of_an_id_is_refused_to_its_asker_alone", conflict),
+    ("an_id_belongs_to_who_used_it_first", other_principal),
+];
+
+fn one_thread() {
+    let place = Place::new();
+    let threads = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    threads.block_on(async {
+        let runtime = place.runtime(|_| ()).await;
+        let ticket = runtime
+            .submit(parsed(&request("submitted", PROBE)))
+            .await
+            .unwrap();
+        assert_eq!(ticket.action_id().as_str(), "submitted");
+        let executed = runtime.exec(parsed(&request("executed", SAFE))).await;
+        let (Answer::Done(first), Ok(Answer::Done(second))) = (executed, ticket.receipt().await) else {
+            panic!("both have receipts")
+        };
+        assert_eq!(
+            (first.receipt.status, second.receipt.status),
+            (Status::Ok, Status::Ok)
+        );
+        assert!(runtime.stop().await);
+    });
+}
+
+fn no_usurper() {
+    asynchronously(async {
+        let place = Place::new();
+        let mut config = place.config();
+        config.tools = tools::USURPER;
+        let refused = Runtime::start(config).await;
+        assert!(matches!(refused, Err(Error::Registry(_))), "{refused:?}");
+    });
+}
+
+/// While one action runs, somebody else asks for something else under its id, by each way in.
+fn conflict() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place.runtime(|_| ()).await;
+        let marker = place.marker();
+        let rightful = runtime.exec(parsed(&request_how("a", NEVER, "wait")));
+        let others = async {
+            let waiting = tokio::task::spawn_blocking(move || marker.recv_timeout(PATIENCE));
+            assert_eq!(waiting.await.unwrap().as_deref(), Ok("waiting"));
+            let other = parsed(&request_how("a", NEVER, "fail"));
+            match runtime.exec(other.clone()).await {
+                Answer::Refused(failure) => assert_eq!(failure.code, Code::ActionConflict),
+                Answer::Done(done) => panic!("{:#?}", done.receipt),
+            }
+            let failure = runtime.submit(other).await.map(|_| ()).unwrap_err();
+            assert_eq!(failure.code, Code::ActionConflict);
+            place.open_gate();
+        };
+        let (answer, ()) = tokio::join!(rightful, others);
+        let Answer::Done(done) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(done.receipt.outcome, Outcome::Executed);
+        let report = Report::of(&runtime).await;
+        report.all_settled();
+        assert_eq!((report.receipts.len(), report.letters.len()), (1, 0));
+        assert!(runtime.stop().await);
+    });
+}
+
+/// A receipt is for the principal whose action it is, also while the action is on its way.
+fn other_principal() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place.runtime(|_| ()).await;
+        let mut asked = request("a", SAFE);
+        asked["policy_ctx"] = json!({ "actor": "alice" });
+        assert!(matches!(runtime.exec(parsed(&asked)).await, Answer::Done(_)));
+        let stranger = effectd_actors::Incoming {
+            request: parsed(&asked),
+            principal: "user://stranger".parse().unwrap(),
+            origin: effectd::contracts::Origin::Arbiter,
+        };
+        match runtime.pipeline().exec(stranger).await {
+            Answer::Refused(failure) => assert_eq!(failure.code, Code::ActionConflict),
+            Answer::Done(done) => panic!("{:#?}", done.receipt),
+        }
+        assert!(runtime.stop().await);
+    });
+}

@@ -1,0 +1,281 @@
+//! A state directory and a workspace of one's own, and the runtime processes that work on them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use effectd::contracts::ActionRequest;
+use effectd::{Config, Runtime};
+use effectd_policy::demo::DEMO_FILES;
+use nix::sys::stat::Mode;
+use serde_json::{Value, json};
+
+use crate::child::Report;
+use crate::tools::{GATE, MARKER, NEVER, PROBE, SAFE, STOP_AT};
+
+/// Longest wait for anything. Far more than it takes, so that only a real fault reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Place(tempfile::TempDir);
+
+impl Place {
+    /// A place whose policy is the demo's, with consent for the tools of these tests.
+    pub(crate) fn new() -> Self {
+        let place = Place(tempfile::tempdir().unwrap());
+        fs::create_dir_all(place.state().join("policy")).unwrap();
+        fs::create_dir(place.workspace()).unwrap();
+        place.set_policy(&[SAFE, PROBE, NEVER]);
+        for pipe in [MARKER, GATE] {
+            nix::unistd::mkfifo(&place.workspace().join(pipe), Mode::from_bits_truncate(0o666)).unwrap();
+        }
+        place
+    }
+
+    /// Writes the policy: these tools may be used.
+    pub(crate) fn set_policy(&self, tools: &[&str]) {
+        for (file, text) in DEMO_FILES {
+            let mut text = text.to_owned();
+            if file == "policy.toml" {
+                let modes: String = tools
+                    .iter()
+                    .map(|tool| format!(r#", "{tool}" = "allow""#))
+                    .collect();
+                text = text.replace(
+                    r#""files.write_text" = "allow" }"#,
+                    &format!(r#""files.write_text" = "allow"{modes} }}"#),
+                );
+                for tool in tools {
+                    text += &format!(
+                        "\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:household\"\npurpose = \"tool:{tool}\"\n"
+                    );
+                }
+            }
+            fs::write(self.state().join("policy").join(file), text).unwrap();
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.path().join(".effectd")
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.path().join("workspace")
+    }
+
+    /// How often the effect of this name happened.
+    pub(crate) fn effects(&self, name: &str) -> usize {
+        self.lines(&format!("witness-{name}"))
+    }
+
+    /// How often the tool ran.
+    pub(crate) fn runs(&self, name: &str) -> usize {
+        self.lines(&format!("runs-{name}"))
+    }
+
+    fn lines(&self, file: &str) -> usize {
+        fs::read_to_string(self.workspace().join(file)).map_or(0, |text| text.lines().count())
+    }
+
+    /// Has tools stop at this point of theirs, or nowhere.
+    pub(crate) fn stop_tools(&self, at: Option<&str>) {
+        let file = self.workspace().join(STOP_AT);
+        match at {
+            Some(at) => fs::write(file, at).unwrap(),
+            None => drop(fs::remove_file(file)),
+        }
+    }
+
+    /// What tools say.
+    pub(crate) fn marker(&self) -> Receiver<String> {
+        // Opened for both, so that opening never waits and the pipe never ends.
+        let pipe = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(self.workspace().join(MARKER))
+            .unwrap();
+        lines_of(pipe)
+    }
+
+    /// Lets a waiting tool go on.
+    pub(crate) fn open_gate(&self) {
+        let mut gate = fs::File::options()
+            .write(true)
+            .open(self.workspace().join(GATE))
+            .unwrap();
+        gate.write_all(b"go").unwrap();
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config::embedded(self.state()).unwrap()
+    }
+
+    pub(crate) async fn runtime(&self, change: impl FnOnce(&mut Config)) -> Runtime {
+        let mut config = self.config();
+        config.lease_ttl = SHORT_LEASE;
+        change(&mut config);
+        Runtime::start(config).await.unwrap()
+    }
+
+    /// A runtime in a process of its own.
+    pub(crate) fn start(&self, order: &Order) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("__child").arg(order.mode).arg(self.path());
+        command.arg(serde_json::to_string(&order.requests).unwrap());
+        if let Some(point) = &order.stop_at {
+            command.env("EFFECTD_FAILPOINT", point);
+            command.env("EFFECTD_FAILPOINT_FD", "1");
+        }
+        Process::spawn(command)
+    }
+
+    /// A runtime in a process of its own that ends well.
+    pub(crate) fn run(&self, mode: &'static str, requests: &[Value]) -> Ended {
+        let order = Order {
+            mode,
+            requests: requests.to_vec(),
+            stop_at: None,
+        };
+        self.start(&order).finish()
+    }
+}
+
+/// The time after which a stalled stage loses what it holds, in tests: long enough for an honest stage on a busy machine.
+pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
+
+/// What a process is to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// `exec`, `submit` or `wait`.
+    pub(crate) mode: &'static str,
+    pub(crate) requests: Vec<Value>,
+    /// Where it is to stop, as `<point>:<n>`.
+    pub(crate) stop_at: Option<String>,
+}
+
+/// A runtime at work.
+pub(crate) struct Process {
+    child: Child,
+    said: Receiver<String>,
+}
+
+/// What a process that ended well has said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The receipts that callers were given, in the order of the requests.
+    pub(crate) answers: Vec<Value>,
+    /// What is on disk.
+    pub(crate) report: Report,
+}
+
+impl Process {
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = lines_of(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next thing it says; `None` when it has ended.
+    pub(crate) fn line(&self) -> Option<String> {
+        self.said.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Listens until it stops at its point; `false` if it ended before. Collects what it said meanwhile.
+    pub(crate) fn stopped(&self, said: &mut Vec<String>) -> bool {
+        while let Some(line) = self.line() {
+            if line == "stopped" {
+                return true;
+            }
+            said.push(line);
+        }
+        false
+    }
+
+    /// SIGKILL, from outside.
+    pub(crate) fn kill(mut self) -> Vec<String> {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.said.iter().collect()
+    }
+
+    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// Waits for its end; the exit code, and what it said.
+    pub(crate) fn wait(mut self) -> (i32, Vec<String>) {
+        let said = self.said.iter().collect();
+        (self.child.wait().unwrap().code().unwrap_or(-1), said)
+    }
+
+    #[track_caller]
+    pub(crate) fn finish(self) -> Ended {
+        let (code, said) = self.wait();
+        assert_eq!(code, 0, "{said:#?}");
+        let json = |word: &str| {
+            said.iter()
+                .filter_map(|line| line.strip_prefix(word))
+                .map(|text| serde_json::from_str::<Value>(text).unwrap())
+                .collect::<Vec<_>>()
+        };
+        let report = json("report ").pop().expect("a report");
+        Ended {
+            answers: json("answer "),
+            report: Report::from_json(report),
+        }
+    }
+}
+
+fn lines_of(input: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let mut input = BufReader::new(input);
+        let mut line = String::new();
+        // A line that was cut off by a kill was not said.
+        while input.read_line(&mut line).is_ok_and(|length| length > 0) && line.ends_with('\n') {
+            if sender.send(line.trim_end().to_owned()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    lines
+}
+
+/// A request for a tool of these tests. Its effect is counted under the action's id.
+pub(crate) fn request(action: &str, tool: &str) -> Value {
+    json!({
+        "action_id": action,
+        "subject_id": "agent://planner@deviceA",
+        "space_id": "shared:household",
+        "tool_id": tool,
+        "params": { "name": action },
+        "trace_id": format!("trace-{action}"),
+    })
+}
+
+/// The same, asking the tool for trouble.
+pub(crate) fn request_how(action: &str, tool: &str, how: &str) -> Value {
+    let mut request = request(action, tool);
+    request["params"]["how"] = json!(how);
+    request
+}
+
+pub(crate) fn parsed(request: &Value) -> ActionRequest {
+    ActionRequest::parse(request.to_string().as_bytes()).unwrap()
+}

@@ -1,0 +1,165 @@
+//! What is tried again, how often, and what is not.
+
+use effectd::contracts::{Code, Effects, Outcome, Receipt};
+use effectd::{Answer, Runtime};
+use serde_json::{Value, json};
+
+use crate::Test;
+use crate::child::Report;
+use crate::harness::asynchronously;
+use crate::place::{Place, parsed, request_how};
+use crate::tools::{NEVER, PROBE, SAFE};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("passing_failures_are_tried_again_and_counted", passing),
+    (
+        "exhausted_retries_are_a_receipt_an_event_and_a_dead_letter",
+        exhausted,
+    ),
+    ("lasting_failures_are_not_tried_again", lasting),
+    ("ambiguous_outcomes_are_settled_and_not_retried", ambiguous),
+    (
+        "an_answer_that_breaks_its_schema_is_an_error_with_a_possible_effect",
+        invalid,
+    ),
+    ("only_successes_are_remembered", remembered),
+    ("no_attempt_begins_after_the_deadline", deadline),
+];
+
+/// Runs one request of this kind on a fresh runtime and looks at what came of it.
+fn one(tool: &str, how: &str, retries: u32, look: impl FnOnce(&Receipt, &Report, &Place)) {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place.runtime(|_| ()).await;
+        let mut asked = request_how("a", tool, how);
+        asked["qos"] = json!({ "max_retries": retries });
+        let receipt = exec(&runtime, &asked).await.0;
+        let report = Report::of(&runtime).await;
+        report.all_settled();
+        assert_eq!(report.the_receipt("a"), &receipt);
+        look(&receipt, &report, &place);
+        assert!(runtime.stop().await);
+    });
+}
+
+async fn exec(runtime: &Runtime, asked: &Value) -> (Receipt, bool) {
+    match runtime.exec(parsed(asked)).await {
+        Answer::Done(done) => ((*done.receipt).clone(), done.before),
+        Answer::Refused(failure) => panic!("{failure}"),
+    }
+}
+
+fn code(receipt: &Receipt) -> Option<Code> {
+    receipt.error.as_ref().map(|failure| failure.code)
+}
+
+fn passing() {
+    one(NEVER, "busy:2", 2, |receipt, report, place| {
+        assert_eq!(receipt.outcome, Outcome::Executed);
+        let codes: Vec<_> = receipt.attempts.iter().map(|attempt| attempt.code).collect();
+        assert_eq!(codes, [Some(Code::ToolBusy), Some(Code::ToolBusy), None]);
+        assert_eq!((place.runs("a"), place.effects("a")), (3, 1));
+        assert!(report.letters.is_empty());
+    });
+}
+
+fn exhausted() {
+    one(SAFE, "busy:99", 2, |receipt, report, place| {
+        assert_eq!(
+            (receipt.outcome, code(receipt)),
+            (Outcome::Failed, Some(Code::ToolBusy))
+        );
+        assert_eq!(receipt.effects, Effects::None);
+        assert_eq!((place.runs("a"), receipt.attempts.len()), (3, 3));
+        let letters = report.letters_of("a");
+        assert_eq!(letters.len(), 1);
+        assert_eq!((letters[0].code.as_str(), letters[0].attempts), ("tool_busy", 3));
+        assert_eq!(
+            letters[0].receipt_id.as_deref(),
+            Some(receipt.receipt_id.as_str())
+        );
+    });
+}
+
+fn lasting() {
+    one(SAFE, "fail", 5, |receipt, report, place| {
+        assert_eq!(code(receipt), Some(Code::ToolFailed));
+        assert_eq!((place.runs("a"), receipt.attempts.len()), (1, 1));
+        assert!(report.letters.is_empty());
+    });
+}
+
+fn ambiguous() {
+    one(NEVER, "die-after", 5, |receipt, report, place| {
+        assert_eq!(code(receipt), Some(Code::OutcomeUnknown));
+        assert_eq!(receipt.effects, Effects::Possible);
+        assert_eq!((place.runs("a"), place.effects("a")), (1, 1));
+        assert_eq!(report.letters_of("a").len(), 1);
+    });
+    one(NEVER, "die-before", 5, |receipt, _, place| {
+        assert_eq!(code(receipt), Some(Code::OutcomeUnknown));
+        assert_eq!((place.runs("a"), place.effects("a")), (1, 0));
+    });
+    one(PROBE, "die-after", 5, |receipt, report, place| {
+        assert_eq!(receipt.outcome, Outcome::Executed);
+        assert_eq!(receipt.outputs["settled_by"], "probe");
+        assert_eq!((place.runs("a"), place.effects("a")), (1, 1));
+        assert!(report.letters.is_empty());
+    });
+    one(SAFE, "die-after-first", 5, |receipt, _, place| {
+        assert_eq!(receipt.outcome, Outcome::Executed);
+        assert_eq!((place.runs("a"), place.effects("a")), (2, 2));
+    });
+}
+
+fn invalid() {
+    for tool in [SAFE, PROBE, NEVER] {
+        one(tool, "garbage", 5, |receipt, _, place| {
+            assert_eq!(code(receipt), Some(Code::ResultInvalid), "{tool}");
+            assert_eq!(receipt.effects, Effects::Possible, "{tool}");
+            assert!(receipt.outputs.is_empty(), "{:?}", receipt.outputs);
+            assert_eq!((place.runs("a"), place.effects("a")), (1, 1), "{tool}");
+        });
+    }
+}
+
+fn remembered() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place.runtime(|_| ()).await;
+        let asked = |action: &str| {
+            let mut asked = request_how("same", SAFE, "busy:1");
+            asked["action_id"] = json!(action);
+            asked
+        };
+        let (first, _) = exec(&runtime, &asked("1")).await;
+        assert_eq!(code(&first), Some(Code::ToolBusy));
+        let (second, before) = exec(&runtime, &asked("2")).await;
+        assert_eq!(
+            (second.outcome, before),
+            (Outcome::Executed, false),
+            "a failure is not remembered"
+        );
+        let (third, before) = exec(&runtime, &asked("3")).await;
+        assert_eq!((&third.receipt_id, before), (&second.receipt_id, true));
+        assert_eq!((place.runs("same"), place.effects("same")), (2, 1));
+        let report = Report::of(&runtime).await;
+        assert_eq!((report.receipts.len(), report.events.len()), (2, 2));
+        assert!(runtime.stop().await);
+    });
+}
+
+fn deadline() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place.runtime(|_| ()).await;
+        let mut asked = request_how("a", SAFE, "busy:99");
+        asked["qos"] = json!({ "max_retries": 10, "timeout_ms": 1000 });
+        let (receipt, _) = exec(&runtime, &asked).await;
+        // Ten pauses that double from 50 ms would take half a minute.
+        assert!((1..10).contains(&place.runs("a")), "{}", place.runs("a"));
+        assert!(receipt.error.is_some());
+        assert!(receipt.timing.total_ms.as_f64() < 5_000.0, "{:?}", receipt.timing);
+        assert!(runtime.stop().await);
+    });
+}

@@ -1,0 +1,195 @@
+//! One tool of each class, each with a witness: a line in a file of the workspace for every time that the effect happened.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use effectd::adapters::{Tool, Workspace};
+use effectd::contracts::{Code, Failure, Phase, ProbeVerdict, Repeat, ToolCall, ToolOutput, ToolSpec};
+use serde_json::{Map, Value, json};
+
+/// Where the sandbox shows the space to a tool.
+const SPACE: &str = "/workspace";
+
+/// A file in the space that says where a tool is to stop, see [`Counter::run`].
+pub(crate) const STOP_AT: &str = "control-stop-at";
+/// A pipe in the space that a tool says something to.
+pub(crate) const MARKER: &str = "control-marker";
+/// A pipe in the space that a tool waits at.
+pub(crate) const GATE: &str = "control-gate";
+
+/// A tool that adds a line to its witness.
+pub(crate) struct Counter {
+    id: &'static str,
+    version: &'static str,
+    repeat: Repeat,
+}
+
+pub(crate) const SAFE: &str = "test.safe";
+pub(crate) const PROBE: &str = "test.probe";
+pub(crate) const NEVER: &str = "test.never";
+
+const fn counter(id: &'static str, repeat: Repeat) -> Counter {
+    Counter {
+        id,
+        version: "1.0.0",
+        repeat,
+    }
+}
+
+static SAFE_TOOL: Counter = counter(SAFE, Repeat::Safe);
+static PROBE_TOOL: Counter = counter(PROBE, Repeat::Probe);
+static NEVER_TOOL: Counter = counter(NEVER, Repeat::Never);
+/// The safe one after an upgrade that made it another thing.
+static CHANGED_TOOL: Counter = Counter {
+    version: "2.0.0",
+    ..counter(SAFE, Repeat::Never)
+};
+/// The safe one after an upgrade that kept its promise.
+static BETTER_TOOL: Counter = Counter {
+    version: "1.1.0",
+    ..counter(SAFE, Repeat::Safe)
+};
+
+pub(crate) static ALL: effectd::tools::Tools = &[&SAFE_TOOL, &PROBE_TOOL, &NEVER_TOOL];
+pub(crate) static CHANGED: effectd::tools::Tools = &[&CHANGED_TOOL, &PROBE_TOOL, &NEVER_TOOL];
+pub(crate) static BETTER: effectd::tools::Tools = &[&BETTER_TOOL, &PROBE_TOOL, &NEVER_TOOL];
+pub(crate) static REMOVED: effectd::tools::Tools = &[&PROBE_TOOL];
+/// A tool that wants the place of a built-in one.
+pub(crate) static USURPER: effectd::tools::Tools = &[&counter("files.write_text", Repeat::Safe)];
+
+impl Tool for Counter {
+    fn spec(&self) -> ToolSpec {
+        serde_json::from_value(json!({
+            "tool_id": self.id,
+            "version": self.version,
+            "description": "Adds a line to a file, so that its effects can be counted.",
+            "caps_required": ["files.write", "workspace:shared:write"],
+            "params_schema": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {
+                    "name": { "type": "string", "minLength": 1, "x-public": true },
+                    "how": { "type": "string", "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["count"],
+                "properties": { "count": { "type": "integer", "x-public": true } },
+                "additionalProperties": false,
+            },
+            "side_effects": ["filesystem_write"],
+            "safety_class": "LOW",
+            "risk_level": "write",
+            "timeout_ms": 3000,
+            "idempotency_key_fields": ["name"],
+            "resource": "counter:{space_id}/{name}",
+            "repeat": self.repeat,
+        }))
+        .expect("the description is well-formed")
+    }
+
+    fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Counts. The parameter `how` asks for trouble; a control file stops the tool before or after its effect, until it is
+    /// killed.
+    fn run(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let how = call.params.get("how").and_then(Value::as_str).unwrap_or_default();
+        let runs = add_line(&format!("runs-{}", name(call)), "run");
+        if let Some(times) = how.strip_prefix("busy:") {
+            let times: usize = times.parse().expect("busy:<number>");
+            if runs <= times {
+                return Err(Failure::new(Code::ToolBusy, Phase::Dispatch, "busy, as asked"));
+            }
+        }
+        match how {
+            "fail" => {
+                return Err(Failure::new(
+                    Code::ToolFailed,
+                    Phase::Dispatch,
+                    "failed, as asked",
+                ));
+            }
+            "die-before" => std::process::abort(),
+            _ => {}
+        }
+        stop_if_asked("before_effect");
+        let count = add_line(&format!("witness-{}", name(call)), call.trace_id.as_str());
+        stop_if_asked("after_effect");
+        match how {
+            "die-after" => std::process::abort(),
+            "die-after-first" if runs == 1 => std::process::abort(),
+            "garbage" => {
+                return Ok(ToolOutput {
+                    result: json!({ "nothing": true }),
+                    quality: None,
+                });
+            }
+            "wait" => {
+                mark("waiting\n");
+                let mut gate = String::new();
+                fs::File::open(Path::new(SPACE).join(GATE))
+                    .and_then(|mut pipe| pipe.read_to_string(&mut gate))
+                    .expect("the gate can be read");
+            }
+            _ => {}
+        }
+        Ok(ToolOutput {
+            result: json!({ "count": count }),
+            quality: None,
+        })
+    }
+
+    fn dry_run(&self, _: &Workspace<'_>, _: &ToolCall) -> Result<ToolOutput, Failure> {
+        Ok(ToolOutput {
+            result: json!({ "count": 0 }),
+            quality: None,
+        })
+    }
+
+    /// Its lines carry the trace, so it can tell its own effect from an earlier one.
+    fn probe(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
+        let witness = Path::new(SPACE).join(format!("witness-{}", name(call)));
+        let lines = fs::read_to_string(witness).unwrap_or_default();
+        let there = lines.lines().any(|line| line == call.trace_id.as_str());
+        Ok(if there {
+            ProbeVerdict::Done
+        } else {
+            ProbeVerdict::NotDone
+        })
+    }
+}
+
+fn name(call: &ToolCall) -> &str {
+    call.params["name"].as_str().expect("the schema asks for it")
+}
+
+/// Adds a line and says how many there are.
+fn add_line(file: &str, line: &str) -> usize {
+    let path = Path::new(SPACE).join(file);
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    fs::read_to_string(path).unwrap().lines().count()
+}
+
+fn stop_if_asked(here: &str) {
+    let asked = fs::read_to_string(Path::new(SPACE).join(STOP_AT)).unwrap_or_default();
+    if asked == here {
+        mark("stopped\n");
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+fn mark(what: &str) {
+    let mut marker = OpenOptions::new()
+        .write(true)
+        .open(Path::new(SPACE).join(MARKER))
+        .expect("there is a pipe for the marker");
+    marker.write_all(what.as_bytes()).unwrap();
+}
