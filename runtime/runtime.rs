@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use effectd_actors::limits::STOP_MAX;
 use effectd_actors::reward::Weights;
 use effectd_actors::{Answer, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry};
 use effectd_bus::{Store, embedded};
@@ -20,8 +21,6 @@ use crate::spaces;
 use crate::state::State;
 use crate::tools;
 
-/// How long the sandbox may take to end once everything else has.
-const STOP_MAX: Duration = Duration::from_secs(5);
 /// How often is looked whether it has.
 const STOP_LOOK: Duration = Duration::from_millis(2);
 

@@ -17,6 +17,16 @@ pub enum LogForm {
     Json,
 }
 
+impl LogForm {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LogForm::Text => "text",
+            LogForm::Json => "json",
+        }
+    }
+}
+
 /// Starts logging, once for the whole process. What is asked for by the environment wins.
 pub fn start(level: &str, form: LogForm) {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(level));

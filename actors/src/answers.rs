@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 pub enum Answer {
     /// The action has ended, and this is its receipt.
     Done(Done),
-    /// The action was not taken: nothing was recorded under its id.
+    /// There is no receipt. Either the action was not taken, and nothing was recorded under its id; or, as the failure then
+    /// says, the runtime stopped before its end, and the next start goes on with it.
     Refused(Failure),
 }
 

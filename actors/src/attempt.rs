@@ -138,7 +138,9 @@ async fn run(parts: &Parts, action: &Action<Claimed>, call: Call) -> Result<Answ
         drop(sandbox);
         drop(alive);
         // A worker that has died meanwhile needs no answer: its action is settled by the intent.
-        drop(answer.map(|answer| told.send(answer)));
+        if let Some(answer) = answer {
+            drop(told.send(answer));
+        }
     });
     let answer = answer.await;
     hit("executor.after_child", id).await;

@@ -108,7 +108,7 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
     };
     let receipt = receipt(parts, account);
     let letter = refusal.dead_letter.then(|| letter(&action.request, &receipt, 0));
-    let digest = action.request.params_digest();
+    let digest = parts.identity.keyed(&action.request.params_digest());
     let completion = completion(
         parts,
         &action.ticket,
@@ -161,7 +161,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         outcome,
         tool_version: spec.map(|spec| spec.version.clone()),
         principal: ticket.principal.clone(),
-        request_digest: ticket.digest,
+        request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
         decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
         attempts: account.attempts,
         isolation: account.isolation,

@@ -20,6 +20,7 @@ use crate::attempt::{Attempted, Tried, attempt};
 use crate::failpoint::hit;
 use crate::idempotency::Earlier;
 use crate::intent::Intent;
+use crate::limits::PROBE_TIME_MIN;
 use crate::messages::{Execute, Record};
 use crate::parts::Parts;
 use crate::retry::Budget;
@@ -365,9 +366,6 @@ impl Executor {
         }
     }
 }
-
-/// Time that a probe has in any case.
-const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
 
 fn last_took(course: &Course) -> Duration {
     course.attempts.last().map_or(Duration::ZERO, |attempt| {

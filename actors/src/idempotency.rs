@@ -135,7 +135,10 @@ impl Idempotency {
 
     fn terms(&self, action: &Action<Gated>) -> Terms {
         let (spec, params) = (action.state.entry().spec(), action.state.params());
-        let params_digest = canonical::digest(&Value::Object(params.as_ref().clone()));
+        let params_digest = self
+            .parts
+            .identity
+            .keyed(&canonical::digest(&Value::Object(params.as_ref().clone())));
         if action.state.dry_run().is_some() {
             // What changes nothing neither is nor makes a "done before", and disturbs nobody.
             return Terms {
@@ -178,7 +181,7 @@ impl Idempotency {
             // Its decision is on the bus: whoever gets it from there settles it.
             Admitted::NotGranted(ClaimAnswer::OwnIntent(_)) => Asked::OnTheBus,
             Admitted::AlreadyPublished { offset } => {
-                let (digest, principal) = (action.ticket.digest, &action.ticket.principal);
+                let (digest, principal) = (action.request.digest(), &action.ticket.principal);
                 if same_decision(&*self.parts.store, offset, digest, principal)? {
                     Asked::OnTheBus
                 } else {

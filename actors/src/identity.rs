@@ -62,6 +62,15 @@ impl Identity {
         hex(&mac.finalize().into_bytes())
     }
 
+    /// A digest under the device's key. Digests of whole requests lie on disk and stand in receipts; unkeyed, they would
+    /// let anyone try out what a short secret in them was.
+    pub fn keyed(&self, digest: &Digest) -> Digest {
+        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.digest_key).expect("any key will do");
+        mac.update(digest.as_bytes());
+        Digest::from_bytes(mac.finalize().into_bytes().into())
+    }
+
     /// Signs the receipt: everything in it but the signature, in canonical form.
     pub fn sign(&self, receipt: &mut Receipt) {
         receipt.signature = None;

@@ -159,7 +159,7 @@ impl Intake {
         let tool = self.parts.registry.get(&request.tool_id);
         let ticket = Ticket {
             action_id: request.action_id.clone(),
-            digest: request.digest(),
+            digest: self.parts.identity.keyed(&request.digest()),
             span: span(&request, tool.map(AsRef::as_ref)),
             trace_id,
             principal,

@@ -11,7 +11,8 @@ pub const WAITING_WORKERS: usize = 256;
 pub const COMPUTING_WORKERS: usize = 4;
 /// Violations of a schema that one failure names.
 pub const VIOLATIONS_MAX: usize = 16;
-/// How long intake holds a decision before it goes to someone else; running work extends it.
+/// How long intake holds a decision before it goes to someone else; running work extends it. A stage that does not get on
+/// for this long loses what it has in hand.
 pub const LEASE_TTL: Duration = Duration::from_secs(30);
 /// Deliveries of one decision before it is recorded as poison.
 pub const DELIVERIES_MAX: u32 = 5;
@@ -29,6 +30,10 @@ pub const BACKOFF_FACTOR: f64 = 2.0;
 pub const BACKOFF_SPREAD: f64 = 0.5;
 /// Longest pause: beyond this a caller with patience left would rather be told.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Time that a probe has in any case: a run that used up its own must still be settled.
+pub const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
+/// How long the tree and the last children may take to end, once they are told to at a stop.
+pub const STOP_MAX: Duration = Duration::from_secs(5);
 /// Tries to write a receipt before the action is left to redelivery.
 pub const COMMIT_TRIES: u32 = 3;
 /// How often the sweeper looks for what has expired.

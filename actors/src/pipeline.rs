@@ -17,7 +17,7 @@ use crate::action::{Action, Back, Place, Stalled, Submitted, Ticket, Way};
 use crate::answers::{Answer, Done};
 use crate::failpoint::hit;
 use crate::idempotency::{ID_TAKEN, sealed};
-use crate::limits::{DELIVERIES_MAX, IN_FLIGHT_MAX};
+use crate::limits::{DELIVERIES_MAX, IN_FLIGHT_MAX, STOP_MAX};
 use crate::messages::Validate;
 use crate::parts::Parts;
 use crate::registry::Entry;
@@ -140,7 +140,9 @@ impl Pipeline {
 
     /// Why the pipeline has given up, if it has.
     pub fn broken(&self) -> Option<String> {
-        self.fatal.borrow().clone()
+        let gone = self.fatal.has_changed().is_err() && !self.permits.is_closed();
+        let gone = gone.then(|| "the supervisor is gone".to_owned());
+        self.fatal.borrow().clone().or(gone)
     }
 
     /// Puts a decision on the bus. When this returns, it is on disk and will be carried out or refused, whatever dies.
@@ -189,6 +191,8 @@ impl Pipeline {
             biased;
             answer = &mut answer => return answered(answer),
             back = &mut came_back => match back {
+                // Everything is being stopped, and nothing of it is on disk.
+                Ok(Back::Lost) if self.permits.is_closed() => return Err(stopping()),
                 // A worker died before the decision was on disk: from now on the bus looks after it.
                 Ok(Back::Lost) => self.publish(incoming).await?,
                 Ok(Back::Refused(failure)) => return Err(failure),
@@ -207,10 +211,10 @@ impl Pipeline {
         tokio::select! {
             biased;
             answer = answer => answered(answer),
-            why = self.fatal() => {
+            _ = self.fatal() => Err(self.broken().map_or_else(handed_back, |why| {
                 let message = format!("{why}; the next start goes on with what is on the bus");
-                Err(Failure::new(Code::Internal, Phase::Accept, message))
-            }
+                Failure::new(Code::Internal, Phase::Accept, message)
+            })),
         }
     }
 
@@ -251,7 +255,7 @@ impl Pipeline {
         let Some(stored) = stored else { return Ok(None) };
         let receipt = stored.parse().map_err(|error| store_failure(&error))?;
         let same = receipt.action_id != incoming.request.action_id
-            || stored.action_digest == incoming.request.digest();
+            || stored.action_digest == self.parts.identity.keyed(&incoming.request.digest());
         if !same || receipt.principal != incoming.principal {
             return Ok(Some(Answer::Refused(id_taken())));
         }
@@ -276,7 +280,7 @@ impl Pipeline {
         let tool = self.parts.registry.get(&request.tool_id);
         let ticket = Ticket {
             action_id: request.action_id.clone(),
-            digest: request.digest(),
+            digest: self.parts.identity.keyed(&request.digest()),
             span: span(&request, tool.map(AsRef::as_ref)),
             trace_id,
             principal,
@@ -369,12 +373,11 @@ impl Pipeline {
     }
 }
 
-/// How long the tree and the last children may take to end once they are told to.
-const STOP_MAX: Duration = Duration::from_secs(5);
 /// How often is looked whether the last child is gone.
 const STOP_LOOK: Duration = Duration::from_millis(2);
 
-/// Whether the decision at this place of the topic is this very one, from the same asker.
+/// Whether the decision at this place of the topic is this very one, from the same asker. `digest` is the request's own, not
+/// the keyed one: both are compared here and kept nowhere.
 pub(crate) fn same_decision(
     store: &dyn Store,
     offset: u64,
@@ -397,12 +400,17 @@ fn stopping() -> Failure {
     )
 }
 
+fn handed_back() -> Failure {
+    let message = "the runtime is stopping, and the next start goes on with the action; ask again with the same action id";
+    Failure::new(Code::ShuttingDown, Phase::Accept, message)
+}
+
 fn id_taken() -> Failure {
     Failure::new(Code::ActionConflict, Phase::Accept, ID_TAKEN)
 }
 
 fn answered(answer: Result<Answer, oneshot::error::RecvError>) -> Result<Answer, Failure> {
-    answer.map_err(|_| stopping())
+    answer.map_err(|_| handed_back())
 }
 
 fn overloaded() -> Failure {

@@ -221,8 +221,9 @@ impl Recorder {
 
     async fn tell(&self, action: Action<()>, answer: Answer) {
         let id: ActionId = action.ticket.action_id.clone();
-        action.ticket.settled();
         self.parts.answers.tell(&id, &answer);
+        // Only now: settling gives the place back, and when all places are free, a stopping runtime sends waiters away.
+        action.ticket.settled();
         hit("recorder.after_answer", &id).await;
     }
 

@@ -45,7 +45,7 @@ pub(crate) async fn seize<S>(parts: &Parts, action: &Action<S>) -> Result<Seized
         action_digest: action.ticket.digest,
         space: action.request.space_id.clone(),
         key: None,
-        params_digest: action.request.params_digest(),
+        params_digest: parts.identity.keyed(&action.request.params_digest()),
         intent: intent.to_bytes(),
         resources: Vec::new(),
     };

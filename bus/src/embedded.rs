@@ -4,9 +4,12 @@
 //! followed by an `fdatasync` of our own; it may panic on damaged files, so every call is guarded; after an error its
 //! handle is poisoned, so it is opened anew. Its transactions and `flush_async` are not used at all.
 
+mod filter;
 mod guard;
 mod index;
 mod journal;
+mod merge;
+mod run;
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};

@@ -8,7 +8,7 @@
 
 /// Every point there is, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 8] = [
+pub const POINTS: [&str; 10] = [
     "writer.before_append",
     "journal.after_insert",
     "journal.after_flush",
@@ -17,6 +17,8 @@ pub const POINTS: [&str; 8] = [
     "index.before_write",
     "index.after_write",
     "index.after_sync",
+    "index.after_merge",
+    "index.before_drop",
 ];
 
 /// Passes a point.

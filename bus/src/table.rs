@@ -124,6 +124,8 @@ pub trait Base: Send + Sync {
     fn previous(&self, start: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
     /// Takes over a layer; its checkpoint last. With `durable`, it survives power loss when this returns.
     fn write(&self, layer: &Layer, durable: bool) -> Result<(), StoreError>;
+    /// Does a little of what keeps it quick. Called after every layer, when nobody waits for that layer any more.
+    fn tidy(&self) -> Result<(), StoreError>;
 }
 
 #[derive(Default)]
@@ -282,7 +284,7 @@ impl Table {
         self.write().frozen = None;
         self.work().blocks_frozen = 0;
         self.moved.notify_all();
-        Ok(())
+        base.tidy()
     }
 
     pub(crate) fn stop(&self) {

@@ -59,8 +59,9 @@ pub struct Receipt {
     pub tool_version: Option<String>,
     /// Who the door saw.
     pub principal: Principal,
-    /// The digest of the request, without its trace.
-    pub request_digest: Digest,
+    /// The digest of the request without its trace, under the device's key: `hmac-sha256:<64 hex digits>`.
+    #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
+    pub request_digest: String,
     /// How the policy came to its verdict, if it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionRecord>,

@@ -165,6 +165,8 @@ pub(crate) fn main() -> ExitCode {
         panic!("__child <mode> <folder> <requests>, not {arguments:?}")
     };
     let requests: Vec<ActionRequest> = serde_json::from_str(requests).unwrap();
+    // Silent, unless EFFECTD_LOG asks for more.
+    effectd::telemetry::start("off", effectd::telemetry::LogForm::Text);
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()
@@ -217,7 +219,7 @@ async fn ask(runtime: &Runtime, mode: &str, request: ActionRequest) {
             "answer {}",
             serde_json::to_string(&*done.receipt).unwrap()
         )),
-        Answer::Refused(failure) => panic!("{failure}"),
+        Answer::Refused(failure) => panic!("{failure:?}"),
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_program_cannot_replace_a_built_in_tool", no_usurper),
     ("another_meaning_of_an_id_is_refused_to_its_asker_alone", conflict),
     ("an_id_belongs_to_who_used_it_first", other_principal),
+    ("no_failpoint_is_in_what_ships", ships_without),
 ];
 
 fn one_thread() {
@@ -102,4 +103,34 @@ fn other_principal() {
         }
         assert!(runtime.stop().await);
     });
+}
+
+/// What is built without tests has no feature of ours that is for tests: Cargo's own answer.
+fn ships_without() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let tree = std::process::Command::new(cargo)
+        .args(["tree", "--offline", "--locked", "--package", "effectd"])
+        .args([
+            "--edges",
+            "no-dev",
+            "--prefix",
+            "none",
+            "--format",
+            "{p} features={f}",
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(tree.stdout).unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let ours: Vec<_> = text.lines().filter(|line| line.starts_with("effectd")).collect();
+    assert!(
+        ours.iter().any(|line| line.starts_with("effectd-actors ")),
+        "{text}"
+    );
+    for line in ours {
+        for feature in ["failpoints", "conformance", "testing"] {
+            assert!(!line.contains(feature), "{line}");
+        }
+    }
 }

@@ -19,7 +19,6 @@ pub(crate) fn main(tests: &[Test]) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    quiet_panics();
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
     let exact = arguments.iter().any(|argument| argument == "--exact");
     let wanted = |name: &str| match filter {
@@ -52,7 +51,7 @@ pub(crate) fn main(tests: &[Test]) -> ExitCode {
 }
 
 /// The panics that the tests ask for are no news.
-fn quiet_panics() {
+pub(crate) fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let said = info.payload_as_str().unwrap_or_default();

@@ -51,6 +51,7 @@ fn tests() -> Vec<Test> {
 
 fn main() -> ExitCode {
     effectd::init_with(tools::ALL);
+    harness::quiet_panics();
     match std::env::args().nth(1).as_deref() {
         // The program `effectd` itself, with the tools of these tests.
         Some("run") => effectd::cli::main(),

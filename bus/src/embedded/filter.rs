@@ -1,0 +1,120 @@
+//! Which keys a run may have: most questions are about keys that no run has, and must cost nothing on disk.
+//!
+//! A split block Bloom filter: a key has one block of 32 bytes, so that a question touches one cache line, and one bit
+//! in each of the block's eight words. At twelve bits a key about one question in two hundred is passed on in vain.
+
+const BLOCK_BYTES: usize = 32;
+const BITS_PER_KEY: u64 = 12;
+/// Largest filter of one run. A run of more than 22 million keys has a denser filter, which says "perhaps" more often.
+const FILTER_BYTES_MAX: u64 = 32 << 20;
+/// Odd numbers without a pattern, one for each word of a block. Part of the format.
+const SALTS: [u32; 8] = [
+    0x9e37_79b1,
+    0x85eb_ca6b,
+    0xc2b2_ae35,
+    0x27d4_eb2f,
+    0x1656_67b1,
+    0xd3a2_646d,
+    0xfd70_46c5,
+    0xb55a_4f09,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Filter {
+    bits: Vec<u8>,
+}
+
+/// A key's hash. Part of the format.
+pub(crate) fn hash(key: &[u8]) -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ key.len() as u64;
+    for part in key.chunks(8) {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        state = (state ^ u64::from_le_bytes(word)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        state ^= state >> 32;
+    }
+    state = state.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    state ^ (state >> 29)
+}
+
+impl Filter {
+    /// An empty filter for about so many keys.
+    pub(crate) fn new(keys: u64) -> Self {
+        let bytes = (keys.saturating_mul(BITS_PER_KEY) / 8).min(FILTER_BYTES_MAX) as usize;
+        Filter {
+            bits: vec![0; bytes.div_ceil(BLOCK_BYTES).max(1) * BLOCK_BYTES],
+        }
+    }
+
+    /// A filter from its bytes; `None` if they cannot be one.
+    pub(crate) fn from_bytes(bits: Vec<u8>) -> Option<Self> {
+        (!bits.is_empty() && bits.len().is_multiple_of(BLOCK_BYTES)).then_some(Filter { bits })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bits
+    }
+
+    fn block(&self, hash: u64) -> usize {
+        let blocks = (self.bits.len() / BLOCK_BYTES) as u64;
+        (((hash >> 32) * blocks) >> 32) as usize * BLOCK_BYTES
+    }
+
+    pub(crate) fn insert(&mut self, hash: u64) {
+        let block = self.block(hash);
+        for (word, bit) in bits(hash) {
+            self.bits[block + word * 4 + bit / 8] |= 1 << (bit % 8);
+        }
+    }
+
+    /// `false` is certain.
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        let block = self.block(hash);
+        bits(hash).all(|(word, bit)| self.bits[block + word * 4 + bit / 8] & (1 << (bit % 8)) != 0)
+    }
+}
+
+/// The bit of each word of a block.
+fn bits(hash: u64) -> impl Iterator<Item = (usize, usize)> {
+    let low = hash as u32;
+    SALTS
+        .iter()
+        .enumerate()
+        .map(move |(word, salt)| (word, (low.wrapping_mul(*salt) >> 27) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn it_knows_every_key_and_few_others() {
+        let mut filter = Filter::new(10_000);
+        let key = |n: u32| [b"A".as_slice(), &n.to_be_bytes(), b"0123456789ab"].concat();
+        (0..10_000).for_each(|n| filter.insert(hash(&key(n))));
+        assert!((0..10_000).all(|n| filter.may_have(hash(&key(n)))));
+        let wrong = (10_000..110_000)
+            .filter(|n| filter.may_have(hash(&key(*n))))
+            .count();
+        assert!(wrong < 1_500, "{wrong} of 100000");
+        assert_eq!(
+            Filter::from_bytes(filter.bytes().to_vec()).as_ref(),
+            Some(&filter)
+        );
+        assert_eq!(Filter::from_bytes(vec![0; 31]), None);
+    }
+
+    #[test]
+    fn its_bits_stay_where_they_are() {
+        assert_eq!(hash(b""), GOLDEN_EMPTY);
+        assert_eq!(hash(b"effectd index key"), GOLDEN_HASH);
+        let mut filter = Filter::new(1);
+        filter.insert(hash(b"effectd index key"));
+        assert_eq!(filter.bytes(), GOLDEN_BITS);
+    }
+
+    const GOLDEN_EMPTY: u64 = 0;
+    const GOLDEN_HASH: u64 = 0;
+    const GOLDEN_BITS: [u8; 32] = [0; 32];
+}

@@ -1,0 +1,154 @@
+//! Merging runs, a little at a time, so that there are few to ask and the writer is never kept waiting.
+
+use std::sync::Arc;
+
+use super::run::{Builder, Chunk, Run};
+use crate::error::StoreError;
+use crate::table::{Cell, unite};
+
+/// Runs that are merged into one.
+const FAN: usize = 4;
+/// Runs beyond which merging goes on until it is done, whoever waits: every question asks every run.
+pub(super) const RUNS_MAX: usize = 40;
+
+/// Several neighbours in age on their way to being one.
+pub(super) struct Merge {
+    /// The newest first.
+    pub(super) inputs: Vec<Arc<Run>>,
+    cursors: Vec<Cursor>,
+    output: Builder,
+    /// Nothing is older, so what is deleted need not be said any more.
+    oldest: bool,
+}
+
+struct Cursor {
+    run: Arc<Run>,
+    number: u32,
+    chunk: Option<Chunk>,
+    nth: usize,
+}
+
+impl Cursor {
+    fn new(db: &sled::Db, run: Arc<Run>) -> Result<Self, StoreError> {
+        let chunk = Some(Chunk::read(db, run.id, 0)?);
+        Ok(Cursor {
+            run,
+            number: 0,
+            chunk,
+            nth: 0,
+        })
+    }
+
+    fn key(&self) -> Result<Option<&[u8]>, StoreError> {
+        self.chunk.as_ref().map(|chunk| chunk.key(self.nth)).transpose()
+    }
+
+    fn advance(&mut self, db: &sled::Db) -> Result<(), StoreError> {
+        self.nth += 1;
+        if self.chunk.as_ref().is_some_and(|chunk| self.nth >= chunk.count) {
+            self.number += 1;
+            self.nth = 0;
+            self.chunk = if self.number < self.run.chunks() {
+                Some(Chunk::read(db, self.run.id, self.number)?)
+            } else {
+                None
+            };
+        }
+        Ok(())
+    }
+}
+
+impl Merge {
+    pub(super) fn new(
+        db: &sled::Db,
+        inputs: Vec<Arc<Run>>,
+        id: u64,
+        oldest: bool,
+    ) -> Result<Self, StoreError> {
+        let entries = inputs.iter().map(|run| run.entries).sum();
+        let cursors = inputs
+            .iter()
+            .map(|run| Cursor::new(db, run.clone()))
+            .collect::<Result<_, _>>()?;
+        Ok(Merge {
+            inputs,
+            cursors,
+            output: Builder::new(id, entries),
+            oldest,
+        })
+    }
+
+    /// Merges so many entries; whether all are merged.
+    pub(super) fn step(&mut self, db: &sled::Db, entries: usize) -> Result<bool, StoreError> {
+        for _ in 0..entries {
+            let mut least: Option<&[u8]> = None;
+            for cursor in &self.cursors {
+                if let Some(key) = cursor.key()?
+                    && least.is_none_or(|least| key < least)
+                {
+                    least = Some(key);
+                }
+            }
+            let Some(key) = least.map(<[u8]>::to_vec) else {
+                return Ok(true);
+            };
+            let mut said: Option<Cell> = None;
+            for cursor in &mut self.cursors {
+                if cursor.key()? != Some(key.as_slice()) {
+                    continue;
+                }
+                if let Some(chunk) = &cursor.chunk
+                    && matches!(said, None | Some(Cell::Union(_)))
+                {
+                    said = Some(over(said, chunk.cell(cursor.nth)?));
+                }
+                cursor.advance(db)?;
+            }
+            match said {
+                None => {}
+                Some(Cell::Delete) if self.oldest => {}
+                Some(cell) => self.output.push(db, &key, &cell)?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// The merged run; `None` if nothing was left.
+    pub(super) fn finish(self, db: &sled::Db) -> Result<(Vec<Arc<Run>>, Option<Run>), StoreError> {
+        Ok((self.inputs, self.output.finish(db)?))
+    }
+}
+
+/// What newer and older say together. Only members are joined; everything else replaces what is older.
+pub(super) fn over(newer: Option<Cell>, older: Cell) -> Cell {
+    match (newer, older) {
+        (None, older) => older,
+        (Some(Cell::Union(mut members)), Cell::Union(more)) => {
+            unite(&mut members, &more);
+            Cell::Union(members)
+        }
+        (Some(Cell::Union(mut members)), Cell::Put(more)) => {
+            unite(&mut members, &more);
+            Cell::Put(members)
+        }
+        (Some(Cell::Union(members)), Cell::Delete) => Cell::Put(members),
+        (Some(newer @ (Cell::Put(_) | Cell::Delete)), Cell::Put(_) | Cell::Delete | Cell::Union(_)) => newer,
+    }
+}
+
+/// The newest neighbours that are worth merging: none is much larger than all the others, so an entry is written again
+/// only when its run grows by a good part, a few times in its life.
+pub(super) fn window(runs: &[Arc<Run>], is_busy: impl Fn(u64) -> bool) -> Option<std::ops::Range<usize>> {
+    let free = |at: &usize| runs[*at..*at + FAN].iter().all(|run| !is_busy(run.id));
+    let sizes = |at: usize| runs[at..at + FAN].iter().map(|run| run.entries);
+    let ends = runs.len().checked_sub(FAN - 1)?;
+    let worth = |at: &usize| {
+        let (sum, largest) = (sizes(*at).sum::<u64>(), sizes(*at).max().unwrap_or(0));
+        largest <= (sum - largest) * 2
+    };
+    let found = (0..ends).filter(free).find(worth).or_else(|| {
+        let smallest = || (0..ends).filter(free).min_by_key(|at| sizes(*at).sum::<u64>());
+        (runs.len() > RUNS_MAX).then(smallest).flatten()
+    });
+    found.map(|at| at..at + FAN)
+}
