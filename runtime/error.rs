@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use effectd_actors::{RegistryError, StartError};
 use effectd_bus::StoreError;
 use effectd_contracts::SpaceId;
+use effectd_gateway::GatewayError;
 use effectd_policy::PolicyError;
 use effectd_sandbox::SandboxError;
 
@@ -55,6 +56,9 @@ pub enum Error {
     /// The pipeline did not start.
     #[error(transparent)]
     Pipeline(#[from] StartError),
+    /// The door cannot be opened.
+    #[error(transparent)]
+    Door(#[from] GatewayError),
     /// What was named cannot be used.
     #[error("{0}")]
     Request(String),
@@ -74,6 +78,7 @@ impl Error {
     pub fn exit(&self) -> Exit {
         match self {
             Error::Store(StoreError::Locked { .. }) => Exit::TryAgain,
+            Error::Door(error) if error.may_retry() => Exit::TryAgain,
             Error::Internal(_) => Exit::Failed,
             Error::Broken(_) => Exit::Broken,
             Error::Request(_) | Error::NoState(_) => Exit::Usage,
@@ -84,6 +89,7 @@ impl Error {
             | Error::Policy(_)
             | Error::Sandbox(_)
             | Error::Registry(_)
+            | Error::Door(_)
             | Error::Pipeline(_) => Exit::Unavailable,
         }
     }

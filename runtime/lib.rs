@@ -33,6 +33,11 @@ pub mod spaces;
 pub mod state;
 pub mod tools;
 
+pub mod client;
+pub mod notify;
+pub mod serve;
+pub mod settings;
+
 pub mod cli;
 pub mod telemetry;
 

@@ -170,6 +170,10 @@ impl Runtime {
     pub async fn wind_down(&self, hasten: impl Future<Output = ()>) -> bool {
         self.watch.abort();
         let finished = self.pipeline.stop(self.stop_grace, hasten).await;
+        // A runtime that never lives long enough for the sweeper must not keep the keys of ended hours either.
+        if let Err(error) = self.store.close_epochs(self.pipeline.parts().clock.now()).await {
+            tracing::warn!(%error, "the keys of ended hours are kept until the next stop");
+        }
         if let Err(error) = self.store.close() {
             tracing::error!(%error, "the store did not close cleanly");
         }

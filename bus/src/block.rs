@@ -69,6 +69,11 @@ impl Builder {
         }
     }
 
+    /// Makes room for so many bytes of records, so that filling it does not move it.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// Its number.
     pub fn seq(&self) -> u64 {
         self.seq

@@ -317,15 +317,13 @@ pub(crate) struct View<'a> {
 impl View<'_> {
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let recent = self.table.read();
-        get(&self.layers(&recent), recent.base.as_deref(), key)
+        get(self.layers(&recent), recent.base.as_deref(), key)
     }
 
-    fn layers<'a>(&'a self, recent: &'a Recent) -> Vec<&'a Layer> {
-        self.staged
-            .into_iter()
-            .chain([&recent.active])
-            .chain(recent.frozen.as_deref())
-            .collect()
+    /// What is not in the base, the newest first.
+    fn layers<'a>(&'a self, recent: &'a Recent) -> impl Iterator<Item = &'a Layer> + Clone {
+        let layers = [self.staged, Some(&recent.active), recent.frozen.as_deref()];
+        layers.into_iter().flatten()
     }
 
     /// The first key from `from` on and before `end`, with its value.
@@ -336,7 +334,7 @@ impl View<'_> {
         let mut from = from.to_vec();
         loop {
             let in_base = base.map(|base| base.next(&from, end)).transpose()?.flatten();
-            let in_layers = layers.iter().filter_map(|layer| layer.next(&from, end)).min();
+            let in_layers = layers.clone().filter_map(|layer| layer.next(&from, end)).min();
             let Some(key) = in_base
                 .as_deref()
                 .into_iter()
@@ -346,7 +344,7 @@ impl View<'_> {
             else {
                 return Ok(None);
             };
-            if let Some(value) = get(&layers, base, &key)? {
+            if let Some(value) = get(layers.clone(), base, &key)? {
                 return Ok(Some((key, value)));
             }
             from = key;
@@ -362,7 +360,10 @@ impl View<'_> {
         let mut to = to.to_vec();
         loop {
             let in_base = base.map(|base| base.previous(start, &to)).transpose()?.flatten();
-            let in_layers = layers.iter().filter_map(|layer| layer.previous(start, &to)).max();
+            let in_layers = layers
+                .clone()
+                .filter_map(|layer| layer.previous(start, &to))
+                .max();
             let Some(key) = in_base
                 .as_deref()
                 .into_iter()
@@ -372,7 +373,7 @@ impl View<'_> {
             else {
                 return Ok(None);
             };
-            if let Some(value) = get(&layers, base, &key)? {
+            if let Some(value) = get(layers.clone(), base, &key)? {
                 return Ok(Some((key, value)));
             }
             let Some(before) = before(&key) else {
@@ -383,7 +384,11 @@ impl View<'_> {
     }
 }
 
-fn get(layers: &[&Layer], base: Option<&dyn Base>, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+fn get<'a>(
+    layers: impl Iterator<Item = &'a Layer>,
+    base: Option<&dyn Base>,
+    key: &[u8],
+) -> Result<Option<Vec<u8>>, StoreError> {
     let mut members: Option<Vec<u8>> = None;
     for layer in layers {
         match layer.cells.get(key) {

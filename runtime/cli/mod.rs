@@ -1,17 +1,30 @@
 //! The command line: one file a command. Data goes to standard output, talk to standard error.
 
+mod backend;
+mod cancel;
+mod completions;
+mod config;
 mod doctor;
 mod init;
+mod output;
 mod policy;
 mod run;
+mod serve;
 mod show;
+mod status;
+mod submit;
+mod wait;
 
-use std::path::PathBuf;
+use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::client::Told;
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::settings::{self, Above, Settings, SettingsError};
 use crate::telemetry::{self, LogForm};
 
 /// effectd carries out what AI planners decide: gated by policy, confined by the kernel, with a signed receipt for each.
@@ -34,7 +47,7 @@ struct Arguments {
 }
 
 /// What every command takes.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 struct Common {
     /// Where everything is kept [default: $EFFECTD_STATE, or ./.effectd]
     #[arg(long, global = true, value_name = "DIR")]
@@ -42,17 +55,56 @@ struct Common {
     /// Log what happens, not only what goes wrong ($EFFECTD_LOG chooses in detail)
     #[arg(long, short, global = true)]
     verbose: bool,
-    /// How log lines look
-    #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORM")]
-    log: LogForm,
+    /// How log lines look [default: text; json for serve]
+    #[arg(long, global = true, value_enum, value_name = "FORM")]
+    log: Option<LogForm>,
+    /// Where the daemon listens [default: $EFFECTD_SOCKET, or run/effectd.sock in the state directory]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Set something, above configuration file and environment; `config show` lists what can be set
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Common {
+    /// Everything that is set, with the configuration file of this state directory if there is one.
+    fn settings(&self, state: Option<&Path>) -> Result<Settings, SettingsError> {
+        let mut flags = self
+            .set
+            .iter()
+            .map(|text| settings::pair(text))
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(socket) = &self.socket {
+            flags.push(("gateway.socket".to_owned(), socket.to_string_lossy().into_owned()));
+        }
+        if let Some(form) = self.log {
+            flags.push(("log.form".to_owned(), form.as_str().to_owned()));
+        }
+        if self.verbose {
+            flags.push(("log.level".to_owned(), "debug".to_owned()));
+        }
+        let above = Above {
+            environment: &|name| std::env::var_os(name),
+            flags,
+        };
+        Settings::load(state, &above)
+    }
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Submit(submit::Submit),
+    Status(status::Status),
+    Wait(wait::Wait),
+    Cancel(cancel::Cancel),
+    Serve(serve::Serve),
     Init(init::Init),
     Policy(policy::PolicyCommand),
+    Config(config::ConfigCommand),
     Doctor(doctor::Doctor),
+    Completions(completions::Completions),
+    Man(completions::Man),
 }
 
 /// Runs the program.
@@ -71,16 +123,84 @@ pub fn main() -> ExitCode {
         }
     };
     let Arguments { common, command } = arguments;
+    if let Command::Serve(serve) = command {
+        return start_serving(serve, &common).into();
+    }
     let traced = matches!(&command, Command::Run(run) if run.trace);
     let level = if traced || common.verbose { "info" } else { "warn" };
-    telemetry::start(level, common.log);
+    telemetry::start(level, common.log.unwrap_or(LogForm::Text));
     match command {
         Command::Run(run) => run.main(&common),
+        Command::Submit(submit) => submit.main(&common),
+        Command::Status(status) => status.main(&common),
+        Command::Wait(wait) => wait.main(&common),
+        Command::Cancel(cancel) => cancel.main(&common),
+        Command::Serve(serve) => start_serving(serve, &common),
+        Command::Config(config) => config.main(&common),
+        Command::Completions(completions) => completions.main(),
+        Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
         Command::Policy(policy) => policy.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),
     }
     .into()
+}
+
+/// The daemon's log is set up by its settings, not by the flags alone.
+fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
+    let settings = match common.settings(Some(&serve::state(common))) {
+        Ok(settings) => settings,
+        Err(error) => {
+            complain(&error);
+            return Exit::Usage;
+        }
+    };
+    let form = if settings.log_is_json() {
+        LogForm::Json
+    } else {
+        LogForm::Text
+    };
+    telemetry::start(settings.log_level(), form);
+    serve.main(common, settings)
+}
+
+/// The whole command line, for shells and manual pages.
+fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the asynchronous part of a command, and says what went wrong.
+fn block_on(work: impl Future<Output = Result<Exit, backend::Trouble>>) -> Exit {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => Err(Error::Internal(format!("no threads can be started: {error}")).into()),
+    };
+    outcome.unwrap_or_else(|trouble| {
+        complain(&trouble);
+        trouble.exit()
+    })
+}
+
+/// Shows one answer.
+fn show_one(told: &Told, form: output::Form) -> Exit {
+    let receipt = match told {
+        Told::View(view) => view.receipt.as_deref(),
+        Told::Problem(_) => None,
+    };
+    match receipt {
+        Some(receipt) if form == output::Form::Table => {
+            output::line(show::receipt(receipt, false).trim_end());
+        }
+        Some(_) | None => {
+            backend::explain(told);
+            let mut printer = output::Printer::new(form, false, &backend::COLUMNS);
+            let cells = backend::cells(told);
+            printer.row(&backend::value(told), &cells.each_ref().map(String::as_str));
+            printer.finish();
+        }
+    }
+    backend::exit_of(told)
 }
 
 /// One line that says what went wrong and what to do.

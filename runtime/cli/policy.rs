@@ -158,10 +158,8 @@ impl PolicyCommand {
         };
         done.unwrap_or_else(|error| {
             complain(&error);
-            match error {
-                Error::Policy(_) | Error::Request(_) => Exit::Usage,
-                other => other.exit(),
-            }
+            let asked_wrongly = matches!(error, Error::Policy(_) | Error::Request(_));
+            if asked_wrongly { Exit::Usage } else { error.exit() }
         })
     }
 }

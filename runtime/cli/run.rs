@@ -10,6 +10,7 @@ use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Outcome};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::backend::by_daemon;
 use super::{Common, complain, show};
 use crate::config::{Config, state_dir};
 use crate::error::Error;
@@ -95,7 +96,12 @@ impl Run {
     }
 
     async fn carry_out(&self, common: &Common, request: ActionRequest) -> Result<Answer, Error> {
-        let config = Config::embedded(state_dir(common.state.clone()))?;
+        let state = state_dir(common.state.clone());
+        // A daemon that has the state has it for itself; it carries the request out the same way.
+        if let Some(answer) = by_daemon(common, &state, &request).await {
+            return Ok(answer);
+        }
+        let config = Config::embedded(state)?;
         let signals = Signals::listen()?;
         let runtime = Runtime::start(config).await?;
         if runtime.state().seeded() {

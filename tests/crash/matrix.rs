@@ -347,6 +347,17 @@ fn not_repeated() {
             other => panic!("no class {other}"),
         }
     }
+    // The control: where repeating is allowed, it really happens, and the witness sees it.
+    let repeatable = seen()
+        .iter()
+        .filter(|seen| seen.case.tool == SAFE && seen.case.stood == Some(Stood::Done));
+    for seen in repeatable {
+        assert!(
+            seen.effects >= 2,
+            "{:?}: the witness missed a repetition",
+            seen.case
+        );
+    }
 }
 
 /// A point that is never reached proves nothing.

@@ -13,7 +13,7 @@ use super::EmbeddedConfig;
 use super::filter;
 use super::guard::guarded;
 use super::merge::{Merge, RUNS_MAX, over, window};
-use super::run::{Builder, Run, chunk_key, damaged, malformed};
+use super::run::{Builder, Chunks, Run, chunk_key, damaged, malformed};
 use crate::codec::{Malformed, Reader, put_str, put_u64};
 use crate::error::StoreError;
 use crate::failpoint;
@@ -34,7 +34,7 @@ const MERGE_ENTRIES_MIN: usize = 1_024;
 const MERGE_SLICE: usize = 1_024;
 
 pub(crate) struct SledIndex {
-    db: sled::Db,
+    chunks: Chunks,
     file: File,
     /// The newest first.
     runs: RwLock<Vec<Arc<Run>>>,
@@ -115,7 +115,7 @@ impl SledIndex {
             .map(|(id, parts, synced)| Run::open(&db, *id, *parts, *synced).map(Arc::new))
             .collect::<Result<Vec<_>, StoreError>>()?;
         let index = SledIndex {
-            db,
+            chunks: Chunks::new(db),
             file,
             runs: RwLock::new(runs),
             work: Mutex::new(Work {
@@ -152,7 +152,7 @@ impl SledIndex {
                     let Some(next) = id.checked_add(1) else { break };
                     from = chunk_key(tag, next, 0);
                 } else {
-                    guarded("tidying the index", || self.db.remove(&key))?;
+                    guarded("tidying the index", || self.chunks.db.remove(&key))?;
                 }
             }
         }
@@ -162,13 +162,13 @@ impl SledIndex {
     fn key_from(&self, from: &[u8], end: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
         let bounds = (Bound::Included(from), Bound::Excluded(end));
         guarded("reading the index", || {
-            self.db.range::<&[u8], _>(bounds).keys().next().transpose()
+            self.chunks.db.range::<&[u8], _>(bounds).keys().next().transpose()
         })
     }
 
     fn flush(&self, work: &mut Work, durable: bool) -> Result<(), StoreError> {
         if durable || work.flushed.elapsed() >= FLUSH_INTERVAL {
-            guarded("flushing the index", || self.db.flush())?;
+            guarded("flushing the index", || self.chunks.db.flush())?;
             work.flushed = Instant::now();
         }
         if durable {
@@ -193,7 +193,7 @@ impl SledIndex {
                 .collect(),
         };
         batch.insert(MANIFEST, manifest.encode());
-        guarded("writing the index", || self.db.apply_batch(batch))?;
+        guarded("writing the index", || self.chunks.db.apply_batch(batch))?;
         *self.runs.write().unwrap_or_else(PoisonError::into_inner) = runs;
         Ok(())
     }
@@ -208,7 +208,7 @@ impl SledIndex {
         };
         while let Some(range) = window(&runs, |id| is_busy(&work.merges, id)) {
             let oldest = range.end == runs.len();
-            let merge = Merge::new(&self.db, runs[range].to_vec(), work.next_run, oldest)?;
+            let merge = Merge::new(&self.chunks.db, runs[range].to_vec(), work.next_run, oldest)?;
             work.next_run += 1;
             work.merges.push(merge);
         }
@@ -218,7 +218,7 @@ impl SledIndex {
             let mut done = false;
             while left > 0 && !done {
                 let slice = left.min(MERGE_SLICE);
-                done = work.merges[nth].step(&self.db, slice)?;
+                done = work.merges[nth].step(&self.chunks.db, slice)?;
                 left -= slice;
                 std::thread::yield_now();
             }
@@ -234,7 +234,7 @@ impl SledIndex {
 
     /// Puts a merged run in the place of those that it was made from.
     fn replace(&self, work: &Work, merge: Merge) -> Result<(), StoreError> {
-        let (inputs, output) = merge.finish(&self.db)?;
+        let (inputs, output) = merge.finish(&self.chunks.db)?;
         failpoint::hit("index.after_merge");
         let mut output = output.map(Arc::new);
         let mut runs = Vec::new();
@@ -251,7 +251,7 @@ impl SledIndex {
             for (tag, count) in [(b'h', run.parts), (b'p', run.chunks())] {
                 for chunk in 0..count {
                     guarded("tidying the index", || {
-                        self.db.remove(chunk_key(tag, run.id, chunk))
+                        self.chunks.db.remove(chunk_key(tag, run.id, chunk))
                     })?;
                 }
             }
@@ -280,12 +280,12 @@ fn vouches(key: &[u8]) -> bool {
 impl Base for SledIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         if vouches(key) {
-            return Ok(guarded("reading the index", || self.db.get(key))?.map(|value| value.to_vec()));
+            return Ok(guarded("reading the index", || self.chunks.db.get(key))?.map(|value| value.to_vec()));
         }
         let hash = filter::hash(key);
         let mut said = None;
         for run in self.runs().iter() {
-            if let Some(older) = run.get(&self.db, key, hash)? {
+            if let Some(older) = run.get(&self.chunks, key, hash)? {
                 said = Some(over(said, older));
             }
             if matches!(said, Some(Cell::Put(_) | Cell::Delete)) {
@@ -302,7 +302,7 @@ impl Base for SledIndex {
         let mut least: Option<Vec<u8>> = None;
         for run in self.runs().iter() {
             let end = least.as_deref().map_or(end, |least| least.min(end));
-            least = run.next(&self.db, from, end)?.or(least);
+            least = run.next(&self.chunks, from, end)?.or(least);
         }
         Ok(least)
     }
@@ -311,7 +311,7 @@ impl Base for SledIndex {
         let mut greatest: Option<Vec<u8>> = None;
         for run in self.runs().iter() {
             let start = greatest.as_deref().map_or(start, |greatest| greatest.max(start));
-            greatest = run.previous(&self.db, start, to)?.or(greatest);
+            greatest = run.previous(&self.chunks, start, to)?.or(greatest);
         }
         Ok(greatest)
     }
@@ -325,10 +325,10 @@ impl Base for SledIndex {
         for (key, cell) in layer.cells() {
             match cell {
                 Cell::Put(value) if vouches(key) => batch.insert(key.as_slice(), value.as_slice()),
-                Cell::Put(_) | Cell::Delete | Cell::Union(_) => run.push(&self.db, key, cell)?,
+                Cell::Put(_) | Cell::Delete | Cell::Union(_) => run.push(&self.chunks.db, key, cell)?,
             }
         }
-        let newest = run.finish(&self.db)?.map(Arc::new);
+        let newest = run.finish(&self.chunks.db)?.map(Arc::new);
         let runs = newest.into_iter().chain(self.runs().iter().cloned()).collect();
         self.name(&work, runs, batch)?;
         work.owed += layer.len();
@@ -361,7 +361,10 @@ mod tests {
             runs: vec![(8, 1, false), (300, 2, true)],
         };
         let bytes = manifest.encode();
-        assert_eq!(hex(&bytes), "");
+        assert_eq!(
+            hex(&bytes),
+            "0e656666656374642072756e7320310902080100ac020201d0c45122"
+        );
         assert_eq!(Manifest::decode(&bytes), Ok(manifest));
         assert!(Manifest::decode(&bytes[1..]).is_err());
     }
@@ -453,7 +456,7 @@ mod tests {
         std::fs::create_dir(state.path().join("index")).unwrap();
         let config = EmbeddedConfig::new(state.path());
         let index = super::super::released(|| SledIndex::open(&config)).unwrap();
-        index.db.insert(CHECKPOINT, b"old").unwrap();
+        index.chunks.db.insert(CHECKPOINT, b"old").unwrap();
         drop(index);
         let error = super::super::released(|| SledIndex::open(&config)).err();
         assert!(matches!(error, Some(StoreError::Damaged { .. })), "{error:?}");

@@ -2,8 +2,14 @@
 //!
 //! A chunk's key is the block's number and the chunk's, big-endian; its value is a CRC-32 of key, count and bytes, the
 //! count of the block's chunks, and the bytes. A block is there when all of its chunks are.
+//!
+//! sled keeps up to sixteen neighbours in a page and writes the page anew whenever it divides one: growing at its end, a
+//! journal is written three times over. So keys are made some blocks ahead, with empty values, while dividing their
+//! pages costs nothing; a chunk then replaces an empty value, and only the chunk is written. An empty value is no chunk.
 
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::EmbeddedConfig;
 use super::guard::guarded;
@@ -17,6 +23,14 @@ use crate::vault::keyring::{failed, sync_dir};
 /// Fixed when a database is made, and large enough for a page of chunks.
 const SEGMENT_BYTES: usize = 2 << 20;
 const CHUNK_HEADER_BYTES: usize = 6;
+/// Blocks below this size are not worth keys made ahead: a page of them is small.
+const AHEAD_BLOCK_BYTES_MIN: usize = 4 << 10;
+/// Keys that are made ahead at once, and how many of them are left when more are made: enough that the page which still
+/// divides, the last one, has only empty values.
+const AHEAD_KEYS: u64 = 128;
+const AHEAD_KEYS_MIN: u64 = 40;
+/// Chunks of a block that keys are made ahead for. Blocks with more are rare, and only cost more.
+const AHEAD_PARTS_MAX: u64 = 8;
 
 /// What makes a block durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +47,18 @@ pub(crate) struct SledJournal {
     db: sled::Db,
     file: File,
     durability: Durability,
+    /// The last block; 0 while there is none.
+    last: AtomicU64,
+    ahead: Mutex<Ahead>,
+}
+
+/// Which keys were made ahead.
+#[derive(Default)]
+struct Ahead {
+    /// Those of the blocks before this one.
+    until: u64,
+    /// Most chunks of a block since keys were last made.
+    parts: u64,
 }
 
 impl SledJournal {
@@ -52,7 +78,10 @@ impl SledJournal {
             db,
             file,
             durability: config.durability,
+            last: AtomicU64::new(0),
+            ahead: Mutex::default(),
         };
+        journal.find_last()?;
         journal.sync()?;
         sync_dir(&path)?;
         sync_dir(&config.state)?;
@@ -73,6 +102,43 @@ impl SledJournal {
         }
     }
 
+    /// Finds the last block, which empty values may follow.
+    fn find_last(&self) -> Result<(), StoreError> {
+        let last = guarded("reading the journal", || {
+            let mut items = self.db.iter().rev();
+            items
+                .find_map(|item| match item {
+                    Ok((_, value)) if value.is_empty() => None,
+                    Ok((key, _)) => Some(Ok(key)),
+                    Err(error) => Some(Err(error)),
+                })
+                .transpose()
+        })?;
+        let last = last.map(|key| seq_of(&key)).transpose()?.unwrap_or(0);
+        self.last.store(last, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes keys for the blocks after this one, as many chunks each as blocks have had of late.
+    fn make_ahead(&self, seq: u64, parts: u16) -> Result<(), StoreError> {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = u64::from(parts).min(AHEAD_PARTS_MAX);
+        ahead.parts = ahead.parts.max(parts);
+        if ahead.until > seq + AHEAD_KEYS_MIN.div_ceil(ahead.parts) {
+            return Ok(());
+        }
+        let until = seq + 1 + AHEAD_KEYS.div_ceil(ahead.parts);
+        for next in ahead.until.max(seq + 1)..until {
+            for part in 0..ahead.parts as u16 {
+                guarded("writing the journal", || {
+                    self.db.insert(chunk_key(next, part), &[])
+                })?;
+            }
+        }
+        *ahead = Ahead { until, parts };
+        Ok(())
+    }
+
     /// Removes the chunks of a block that was not finished when the process died; nobody was told of it.
     fn drop_torn_tail(&self) -> Result<(), StoreError> {
         let Some((_, last)) = self.bounds()? else {
@@ -84,7 +150,8 @@ impl SledJournal {
                 .map(|item| item.map(|(key, value)| (key, value.len())))
                 .collect()
         });
-        let keys: Vec<(sled::IVec, usize)> = keys?;
+        let mut keys: Vec<(sled::IVec, usize)> = keys?;
+        keys.retain(|(_, len)| *len > 0);
         let first = self.chunk(last, 0);
         let parts = match first {
             Ok(chunk) => usize::from(parts_of(&chunk)),
@@ -98,6 +165,7 @@ impl SledJournal {
         for (key, _) in keys.iter().rev() {
             guarded("removing an unfinished block", || self.db.remove(key))?;
         }
+        self.find_last()?;
         self.sync()
     }
 
@@ -105,7 +173,9 @@ impl SledJournal {
     fn chunk(&self, seq: u64, part: u16) -> Result<sled::IVec, StoreError> {
         let key = chunk_key(seq, part);
         let found = guarded("reading the journal", || self.db.get(key))?;
-        let value = found.ok_or_else(|| missing(seq))?;
+        let value = found
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| missing(seq))?;
         if value.len() < CHUNK_HEADER_BYTES || value[..4] != checksum(&key, &value[4..]).to_be_bytes() {
             let what = format!("chunk {part} of block {seq} has a checksum that does not fit");
             return Err(StoreError::Damaged { what, advice: ADVICE });
@@ -132,16 +202,22 @@ impl Journal for SledJournal {
             value[..4].copy_from_slice(&checksum.to_be_bytes());
             guarded("writing the journal", || self.db.insert(key, value))?;
         }
+        self.last.store(seq, Ordering::Release);
+        if block.len() >= AHEAD_BLOCK_BYTES_MIN {
+            self.make_ahead(seq, parts)?;
+        }
         failpoint::hit("journal.after_insert");
         self.sync()
     }
 
     fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
         let first = guarded("reading the journal", || self.db.first())?;
-        let last = guarded("reading the journal", || self.db.last())?;
-        match (first, last) {
-            (Some((first, _)), Some((last, _))) => Ok(Some((seq_of(&first)?, seq_of(&last)?))),
-            (None | Some(_), None | Some(_)) => Ok(None),
+        let last = self.last.load(Ordering::Acquire);
+        match first {
+            Some((key, value)) if !value.is_empty() => Ok(Some((seq_of(&key)?, last))),
+            // A block that is there has its first chunk, so only keys after the last block are empty.
+            Some((key, _)) if last > 0 => Err(missing(seq_of(&key)?)),
+            Some(_) | None => Ok(None),
         }
     }
 
@@ -175,7 +251,7 @@ impl Journal for SledJournal {
     }
 
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
-        while let Some((first, _)) = self.bounds()?
+        while let Some((first, last)) = self.bounds()?
             && first < seq
         {
             let keys: Vec<sled::IVec> = guarded("shortening the journal", || {
@@ -184,6 +260,9 @@ impl Journal for SledJournal {
             // The last chunk first, so that a crash in between leaves a block that is seen to be incomplete.
             for key in keys.iter().rev() {
                 guarded("shortening the journal", || self.db.remove(key))?;
+            }
+            if first == last {
+                self.last.store(0, Ordering::Release);
             }
         }
         self.sync()
@@ -216,4 +295,81 @@ fn checksum(key: &[u8], rest: &[u8]) -> u32 {
     hasher.update(key);
     hasher.update(rest);
     hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn open(state: &std::path::Path) -> SledJournal {
+        super::super::released(|| SledJournal::open(&EmbeddedConfig::new(state))).unwrap()
+    }
+
+    fn block(seq: u64) -> Vec<u8> {
+        vec![seq as u8; (seq as usize * 7_919) % 90_000 + 1]
+    }
+
+    fn blocks(journal: &SledJournal) -> Vec<u64> {
+        let mut seen = Vec::new();
+        let mut each = |seq, bytes: &[u8]| {
+            assert!(bytes == block(seq), "block {seq}");
+            seen.push(seq);
+            Ok(())
+        };
+        journal.scan(0, &mut each).unwrap();
+        seen
+    }
+
+    #[test]
+    fn keys_made_ahead_are_no_blocks() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join("journal")).unwrap();
+        let journal = open(state.path());
+        assert_eq!(journal.bounds(), Ok(None));
+        (1..=300).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        assert!(journal.db.last().unwrap().unwrap().1.is_empty());
+        assert_eq!(blocks(&journal), (1..=300).collect::<Vec<_>>());
+        assert_eq!(journal.block(301), Err(missing(301)));
+        drop(journal);
+        let journal = open(state.path());
+        (301..=400).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        journal.truncate_before(350).unwrap();
+        drop(journal);
+        let journal = open(state.path());
+        assert_eq!(journal.bounds(), Ok(Some((350, 400))));
+        assert_eq!(blocks(&journal), (350..=400).collect::<Vec<_>>());
+        journal.truncate_before(401).unwrap();
+        assert_eq!(journal.bounds(), Ok(None));
+        drop(journal);
+        assert_eq!(open(state.path()).bounds(), Ok(None));
+    }
+
+    #[test]
+    fn an_unfinished_block_among_keys_made_ahead_is_dropped() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join("journal")).unwrap();
+        let journal = open(state.path());
+        (1..=40).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        let second = chunk_key(40, 1);
+        assert!(!journal.db.insert(second, &[]).unwrap().unwrap().is_empty());
+        drop(journal);
+        let journal = open(state.path());
+        assert_eq!(journal.bounds(), Ok(Some((1, 39))));
+        (40..=60).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        journal.db.insert(chunk_key(1, 0), &[]).unwrap();
+        assert_eq!(journal.bounds(), Err(missing(1)));
+    }
+
+    #[test]
+    fn a_block_is_written_about_once() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join("journal")).unwrap();
+        let journal = open(state.path());
+        let block = vec![7; 66_000];
+        (1..=400).for_each(|seq| journal.append(seq, &block).unwrap());
+        let written = std::fs::metadata(state.path().join("journal/db")).unwrap().len();
+        let ratio = written as f64 / (400 * block.len()) as f64;
+        assert!(ratio < 1.6, "{ratio}");
+    }
 }

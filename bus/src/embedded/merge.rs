@@ -1,5 +1,7 @@
 //! Merging runs, a little at a time, so that there are few to ask and the writer is never kept waiting.
 
+use std::cmp::Ordering::{Equal, Greater, Less};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::run::{Builder, Chunk, Run};
@@ -24,23 +26,26 @@ pub(super) struct Merge {
 struct Cursor {
     run: Arc<Run>,
     number: u32,
+    /// `None` at the end.
     chunk: Option<Chunk>,
     nth: usize,
+    key: Range<usize>,
 }
 
 impl Cursor {
     fn new(db: &sled::Db, run: Arc<Run>) -> Result<Self, StoreError> {
-        let chunk = Some(Chunk::read(db, run.id, 0)?);
+        let chunk = Chunk::read(db, run.id, 0)?;
         Ok(Cursor {
             run,
             number: 0,
-            chunk,
+            key: chunk.key_range(0)?,
+            chunk: Some(chunk),
             nth: 0,
         })
     }
 
-    fn key(&self) -> Result<Option<&[u8]>, StoreError> {
-        self.chunk.as_ref().map(|chunk| chunk.key(self.nth)).transpose()
+    fn key(&self) -> Option<&[u8]> {
+        self.chunk.as_ref().map(|chunk| chunk.at(&self.key))
     }
 
     fn advance(&mut self, db: &sled::Db) -> Result<(), StoreError> {
@@ -53,6 +58,9 @@ impl Cursor {
             } else {
                 None
             };
+        }
+        if let Some(chunk) = &self.chunk {
+            self.key = chunk.key_range(self.nth)?;
         }
         Ok(())
     }
@@ -81,36 +89,58 @@ impl Merge {
     /// Merges so many entries; whether all are merged.
     pub(super) fn step(&mut self, db: &sled::Db, entries: usize) -> Result<bool, StoreError> {
         for _ in 0..entries {
-            let mut least: Option<&[u8]> = None;
-            for cursor in &self.cursors {
-                if let Some(key) = cursor.key()?
-                    && least.is_none_or(|least| key < least)
-                {
-                    least = Some(key);
-                }
-            }
-            let Some(key) = least.map(<[u8]>::to_vec) else {
+            let Some((first, is_alone)) = self.least() else {
                 return Ok(true);
             };
-            let mut said: Option<Cell> = None;
-            for cursor in &mut self.cursors {
-                if cursor.key()? != Some(key.as_slice()) {
-                    continue;
-                }
-                if let Some(chunk) = &cursor.chunk
-                    && matches!(said, None | Some(Cell::Union(_)))
-                {
-                    said = Some(over(said, chunk.cell(cursor.nth)?));
-                }
-                cursor.advance(db)?;
+            if !is_alone {
+                self.join(db, first)?;
+                continue;
             }
-            match said {
-                None => {}
-                Some(Cell::Delete) if self.oldest => {}
-                Some(cell) => self.output.push(db, &key, &cell)?,
+            // Almost every key is in one run only, and goes over as it is.
+            let cursor = &mut self.cursors[first];
+            if let Some(chunk) = &cursor.chunk {
+                self.output
+                    .copy(db, chunk, cursor.nth, &cursor.key, !self.oldest)?;
             }
+            cursor.advance(db)?;
         }
         Ok(false)
+    }
+
+    /// Which run has the least key, the newest of several, and whether it alone has it.
+    fn least(&self) -> Option<(usize, bool)> {
+        let mut least: Option<(usize, &[u8], bool)> = None;
+        for (at, cursor) in self.cursors.iter().enumerate() {
+            let Some(key) = cursor.key() else { continue };
+            match least.as_mut().map(|least| (key.cmp(least.1), least)) {
+                None | Some((Less, _)) => least = Some((at, key, true)),
+                Some((Equal, least)) => least.2 = false,
+                Some((Greater, _)) => {}
+            }
+        }
+        least.map(|(at, _, is_alone)| (at, is_alone))
+    }
+
+    /// Joins what several runs say about one key.
+    fn join(&mut self, db: &sled::Db, first: usize) -> Result<(), StoreError> {
+        let key = self.cursors[first].key().map(<[u8]>::to_vec).unwrap_or_default();
+        let mut said: Option<Cell> = None;
+        for cursor in &mut self.cursors[first..] {
+            if cursor.key() != Some(key.as_slice()) {
+                continue;
+            }
+            if let Some(chunk) = &cursor.chunk
+                && matches!(said, None | Some(Cell::Union(_)))
+            {
+                said = Some(over(said, chunk.cell(cursor.nth)?));
+            }
+            cursor.advance(db)?;
+        }
+        match said {
+            None => Ok(()),
+            Some(Cell::Delete) if self.oldest => Ok(()),
+            Some(cell) => self.output.push(db, &key, &cell),
+        }
     }
 
     /// The merged run; `None` if nothing was left.

@@ -11,7 +11,10 @@
 //!
 //! Run and chunk are big-endian, of eight and four bytes; counts and beginnings in a chunk of two, big-endian.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 
 use super::filter::{self, Filter};
 use super::guard::guarded;
@@ -22,6 +25,8 @@ use crate::table::Cell;
 
 /// Bytes after which a chunk is closed: a question reads one chunk, an insert writes one.
 const CHUNK_BYTES: usize = 8 << 10;
+/// Chunks that are kept in memory after they were read: about 4 MiB.
+const RECENT_CHUNKS_MAX: usize = 512;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const UNION: u8 = 2;
@@ -66,7 +71,37 @@ fn checksum(key: &[u8], rest: &[u8]) -> [u8; 4] {
     hasher.finalize().to_be_bytes()
 }
 
+/// Chunks that were read of late. A search for neighbours asks every run, mostly at the same few places.
+pub(crate) struct Chunks {
+    pub(super) db: sled::Db,
+    recent: Mutex<HashMap<(u64, u32), Chunk>>,
+}
+
+impl Chunks {
+    pub(super) fn new(db: sled::Db) -> Self {
+        Chunks {
+            db,
+            recent: Mutex::default(),
+        }
+    }
+
+    fn get(&self, run: u64, chunk: u32) -> Result<Chunk, StoreError> {
+        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = recent().get(&(run, chunk)) {
+            return Ok(found.clone());
+        }
+        let found = Chunk::read(&self.db, run, chunk)?;
+        let mut recent = recent();
+        if recent.len() >= RECENT_CHUNKS_MAX {
+            recent.clear();
+        }
+        recent.insert((run, chunk), found.clone());
+        Ok(found)
+    }
+}
+
 /// A chunk that was read and checked.
+#[derive(Clone)]
 pub(crate) struct Chunk {
     bytes: sled::IVec,
     pub(crate) count: usize,
@@ -95,6 +130,33 @@ impl Chunk {
             entry.ok_or_else(|| damaged("an entry outside its chunk"))?,
             0,
         ))
+    }
+
+    /// Where an entry's key lies.
+    pub(crate) fn key_range(&self, nth: usize) -> Result<Range<usize>, StoreError> {
+        let mut reader = self.entry(nth)?;
+        let start = self.bytes.len() - reader.left();
+        let span = reader.span().map_err(malformed)?;
+        let start = start + span.at as usize;
+        Ok(start..start + span.len as usize)
+    }
+
+    /// A key, by its range.
+    pub(crate) fn at(&self, key: &Range<usize>) -> &[u8] {
+        &self.bytes[key.clone()]
+    }
+
+    /// A whole entry as it was written, and whether it says that its key is gone.
+    fn raw(&self, nth: usize, key: &Range<usize>) -> Result<(&[u8], bool), StoreError> {
+        let start = self.bytes.len() - self.entry(nth)?.left();
+        let end = if nth + 1 < self.count {
+            self.bytes.len() - self.entry(nth + 1)?.left()
+        } else {
+            self.bytes.len()
+        };
+        let raw = self.bytes.get(start..end).filter(|_| key.end < end);
+        let raw = raw.ok_or_else(|| damaged("an entry outside its chunk"))?;
+        Ok((raw, self.bytes[key.end] == DELETE))
     }
 
     pub(crate) fn key(&self, nth: usize) -> Result<&[u8], StoreError> {
@@ -139,14 +201,14 @@ impl Run {
     }
 
     /// What the run says about a key.
-    pub(crate) fn get(&self, db: &sled::Db, key: &[u8], hash: u64) -> Result<Option<Cell>, StoreError> {
+    pub(crate) fn get(&self, chunks: &Chunks, key: &[u8], hash: u64) -> Result<Option<Cell>, StoreError> {
         if key > self.last.as_slice() || !self.filter.may_have(hash) {
             return Ok(None);
         }
         let Some(chunk) = self.chunk_of(key) else {
             return Ok(None);
         };
-        let chunk = Chunk::read(db, self.id, chunk)?;
+        let chunk = chunks.get(self.id, chunk)?;
         let nth = chunk.before(key)?;
         if nth < chunk.count && chunk.key(nth)? == key {
             return chunk.cell(nth).map(Some);
@@ -155,14 +217,19 @@ impl Run {
     }
 
     /// The first key from `from` on and before `end`.
-    pub(crate) fn next(&self, db: &sled::Db, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) fn next(
+        &self,
+        chunks: &Chunks,
+        from: &[u8],
+        end: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         if from > self.last.as_slice() {
             return Ok(None);
         }
         let found = match self.chunk_of(from) {
             None => self.firsts.first().cloned(),
             Some(number) => {
-                let chunk = Chunk::read(db, self.id, number)?;
+                let chunk = chunks.get(self.id, number)?;
                 let nth = chunk.before(from)?;
                 if nth < chunk.count {
                     Some(chunk.key(nth)?.to_vec())
@@ -177,7 +244,7 @@ impl Run {
     /// The last key from `start` on, up to and with `to`.
     pub(crate) fn previous(
         &self,
-        db: &sled::Db,
+        chunks: &Chunks,
         start: &[u8],
         to: &[u8],
     ) -> Result<Option<Vec<u8>>, StoreError> {
@@ -187,7 +254,7 @@ impl Run {
         let Some(chunk) = self.chunk_of(to) else {
             return Ok(None);
         };
-        let chunk = Chunk::read(db, self.id, chunk)?;
+        let chunk = chunks.get(self.id, chunk)?;
         let nth = chunk.before(to)?;
         let nth = if nth < chunk.count && chunk.key(nth)? == to {
             nth
@@ -284,12 +351,7 @@ impl Builder {
 
     /// Adds an entry, whose key is greater than those before.
     pub(crate) fn push(&mut self, db: &sled::Db, key: &[u8], cell: &Cell) -> Result<(), StoreError> {
-        if self.entries.is_empty() {
-            self.run.firsts.push(key.to_vec());
-        }
-        // A chunk is closed long before 64 KiB, so that only the last entry of one can end beyond it.
-        self.starts
-            .extend_from_slice(&(self.entries.len() as u16).to_be_bytes());
+        self.begin(key);
         put_bytes(&mut self.entries, key);
         match cell {
             Cell::Delete => self.entries.push(DELETE),
@@ -302,6 +364,37 @@ impl Builder {
                 put_bytes(&mut self.entries, members);
             }
         }
+        self.end(db, key)
+    }
+
+    /// Adds an entry of another run as it is, unless it is a deletion and those need not be kept.
+    pub(crate) fn copy(
+        &mut self,
+        db: &sled::Db,
+        chunk: &Chunk,
+        nth: usize,
+        key: &Range<usize>,
+        keep_deleted: bool,
+    ) -> Result<(), StoreError> {
+        let (raw, is_deleted) = chunk.raw(nth, key)?;
+        if is_deleted && !keep_deleted {
+            return Ok(());
+        }
+        self.begin(chunk.at(key));
+        self.entries.extend_from_slice(raw);
+        self.end(db, chunk.at(key))
+    }
+
+    fn begin(&mut self, key: &[u8]) {
+        if self.entries.is_empty() {
+            self.run.firsts.push(key.to_vec());
+        }
+        // A chunk is closed long before 64 KiB, so that only the last entry of one can end beyond it.
+        self.starts
+            .extend_from_slice(&(self.entries.len() as u16).to_be_bytes());
+    }
+
+    fn end(&mut self, db: &sled::Db, key: &[u8]) -> Result<(), StoreError> {
         self.run.filter.insert(filter::hash(key));
         self.run.entries += 1;
         self.run.last.clear();
@@ -367,7 +460,13 @@ mod tests {
         let run = builder.finish(&db).unwrap().unwrap();
         assert_eq!(run.parts, 1);
         let stored = |tag| hex(&db.get(chunk_key(tag, 7, 0)).unwrap().unwrap());
-        assert_eq!(stored(b'p'), "");
-        assert_eq!(stored(b'h'), "");
+        assert_eq!(
+            stored(b'p'),
+            "f9a5a8e0000300000007000a016101036f6e65016200016302020102"
+        );
+        assert_eq!(
+            stored(b'h'),
+            "03010161016320068000008800000400020201006000049000010000200140002100400820010013e10336"
+        );
     }
 }

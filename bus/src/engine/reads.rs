@@ -59,11 +59,27 @@ impl Shared {
         topic: &TopicName,
         offset: u64,
     ) -> Result<StoredEvent, StoreError> {
-        let (first, run) = event_run(served, topic, offset)?;
-        let span = usize::try_from(offset - first)
-            .ok()
-            .and_then(|nth| run.spans.get(nth).copied());
-        self.event(served, &run, span.ok_or_else(|| gap(topic, offset))?)
+        self.read_event_near(served, topic, offset, &mut None)
+    }
+
+    /// Reads an event whose run may be that of the event that was read before: those of one lease often are.
+    pub(crate) fn read_event_near(
+        &self,
+        served: &Served,
+        topic: &TopicName,
+        offset: u64,
+        near: &mut Option<(u64, Run)>,
+    ) -> Result<StoredEvent, StoreError> {
+        let span_in = |(first, run): &(u64, Run)| {
+            let nth = usize::try_from(offset.checked_sub(*first)?).ok()?;
+            run.spans.get(nth).copied()
+        };
+        if near.as_ref().and_then(span_in).is_none() {
+            *near = Some(event_run(served, topic, offset)?);
+        }
+        let found = near.as_ref().and_then(|near| Some((&near.1, span_in(near)?)));
+        let (run, span) = found.ok_or_else(|| gap(topic, offset))?;
+        self.event(served, run, span)
     }
 
     fn event(&self, served: &Served, run: &Run, span: Span) -> Result<StoredEvent, StoreError> {

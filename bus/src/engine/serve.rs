@@ -367,6 +367,7 @@ impl Shared {
     ) -> Result<Leased, StoreError> {
         let served = self.served();
         served.alive()?;
+        let mut near = None;
         let deliver = |grant: Grant| {
             let Grant {
                 lease_id,
@@ -374,7 +375,7 @@ impl Shared {
                 delivery_count,
                 exhausted,
             } = grant;
-            let event = self.read_event(&served, topic, offset)?;
+            let event = self.read_event_near(&served, topic, offset, &mut near)?;
             Ok(Delivery {
                 lease_id,
                 offset,

@@ -115,11 +115,13 @@ impl Writer {
             now: self.shared.clock.monotonic(),
             replay: false,
         };
+        let mut block = Builder::new(state.last_seq + 1, state.last_checksum, at_ms);
+        block.reserve(jobs.iter().map(|job| job.bytes).sum());
         let mut desk = Desk {
             shared: &self.shared,
             served,
             fold: &mut state.fold,
-            block: Builder::new(state.last_seq + 1, state.last_checksum, at_ms),
+            block,
             effects: Effects::default(),
             when,
             receipts: BTreeMap::new(),

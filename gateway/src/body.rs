@@ -1,0 +1,116 @@
+//! Reads a request's body: bounded in bytes, in time, and in what all clients together may have in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::limits::BODIES_BYTES_MAX;
+use crate::problem::{Kind, Problem};
+
+/// What all bodies together may take.
+#[derive(Clone)]
+pub(crate) struct Budget(Arc<Semaphore>);
+
+/// A body, and its share of the budget.
+pub(crate) struct Bytes {
+    pub(crate) bytes: Vec<u8>,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+impl Budget {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(BODIES_BYTES_MAX)))
+    }
+
+    /// Reads a body to its end.
+    pub(crate) async fn read(&self, body: Body, time_max: Duration) -> Result<Bytes, Problem> {
+        match tokio::time::timeout(time_max, self.read_all(body)).await {
+            Ok(read) => read,
+            Err(_) => Err(Problem::of(
+                Kind::BodyTimeout,
+                format!("the body did not arrive within {} s", time_max.as_secs_f32()),
+            )),
+        }
+    }
+
+    async fn read_all(&self, mut body: Body) -> Result<Bytes, Problem> {
+        let (mut bytes, mut share) = (Vec::new(), None::<OwnedSemaphorePermit>);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                Problem::of(Kind::BodyBroken, format!("the body cannot be read: {error}"))
+            })?;
+            // Trailers say nothing that a request could need.
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > REQUEST_BYTES_MAX {
+                let message = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
+                return Err(Problem::of(Kind::BodyTooLarge, message));
+            }
+            let more = self.take(data.len())?;
+            match &mut share {
+                Some(share) => share.merge(more),
+                None => share = Some(more),
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(Bytes { bytes, _share: share })
+    }
+
+    fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0.clone().try_acquire_many_owned(bytes).map_err(|_| {
+            Problem::of(
+                Kind::Busy,
+                "too many bytes of requests are in memory; try again shortly",
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn bodies_are_bounded_each_and_together() {
+        let budget = Budget::new();
+        let read = |size: usize| budget.read(Body::from(vec![0; size]), Duration::from_secs(5));
+        assert_eq!(
+            read(REQUEST_BYTES_MAX + 1).await.err().unwrap().code,
+            "body_too_large"
+        );
+        let mut held = Vec::new();
+        for _ in 0..BODIES_BYTES_MAX / REQUEST_BYTES_MAX {
+            held.push(read(REQUEST_BYTES_MAX).await.ok().unwrap());
+        }
+        assert_eq!(read(1).await.err().unwrap().code, "overloaded");
+        held.pop();
+        assert_eq!(read(1).await.ok().unwrap().bytes, [0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let read = Budget::new()
+            .read(Body::new(Never), Duration::from_secs(10))
+            .await;
+        assert_eq!(read.err().unwrap().status, 408);
+    }
+
+    /// A body that has not ended and never has anything.
+    struct Never;
+
+    impl hyper::body::Body for Never {
+        type Data = hyper::body::Bytes;
+        type Error = std::io::Error;
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<hyper::body::Frame<Self::Data>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The bounds of the doors. Each is named in `docs/limits.md`, and a test keeps the two in step.
+
+use std::time::Duration;
+
+/// Connections open at one time: a planner needs one; a process may by default have 1,024 files open, and the store and the
+/// sandbox need theirs.
+pub const CONNECTIONS_MAX: usize = 512;
+/// Connections of one user at one time: a user that opens all it can leaves room for the others.
+pub const CONNECTIONS_PER_USER_MAX: usize = 256;
+/// Connections that may wait in the kernel to be taken.
+pub const LISTEN_BACKLOG: u32 = 1_024;
+/// Headers of one request: an honest client sends ten.
+pub const HEADERS_MAX: usize = 64;
+/// Bytes of a request's first line and headers together, and the buffer of a connection: the longest idempotency key fits.
+pub const HEADER_BYTES_MAX: usize = 32_768;
+/// How long a client may take to send its headers, and how long a connection may idle between two requests.
+pub const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long a client may take to send its body: a megabyte over a local socket takes milliseconds.
+pub const BODY_TIME_MAX: Duration = Duration::from_secs(10);
+/// Bytes of bodies that are held for all clients together, before they are read as requests: counted as they arrive, so
+/// that announcing much costs nothing and sending much is bounded.
+pub const BODIES_BYTES_MAX: usize = 67_108_864;
+/// How long a client may leave its answer unread before its connection is cut.
+pub const WRITE_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long one request may wait for a receipt. Whoever wants to wait longer asks again; nothing is lost in between.
+pub const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
+/// Decisions that are accepted and not yet ended: beyond it, what comes in faster than it is done is turned away.
+pub const BACKLOG_MAX: u64 = 100_000;
+/// Open decisions that one question for an action's state looks through; beyond it, the action counts as unknown.
+pub const SCAN_EVENTS_MAX: usize = 20_000;
+/// Such looks at one time, for all clients together: each reads and opens stored decisions.
+pub const SCANS_MAX: usize = 4;
+/// How often the store is asked how it stands.
+pub const PULSE_EVERY: Duration = Duration::from_millis(500);
+/// How old the store's last answer may be before the daemon calls itself not ready.
+pub const PULSE_AGE_MAX: Duration = Duration::from_secs(10);
+/// How long answers that are on their way may take when the daemon stops, after the pipeline has ended.
+pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+/// What a client that is turned away is told to wait.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -1,0 +1,50 @@
+//! The door's figures. Names are constants, so that dashboards and documentation can be checked against them.
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+
+/// Requests by route and status.
+pub const REQUESTS_TOTAL: &str = "effectd_http_requests_total";
+/// Time from a request's headers to its answer, by route.
+pub const REQUEST_SECONDS: &str = "effectd_http_request_duration_seconds";
+/// Connections that are open.
+pub const CONNECTIONS: &str = "effectd_http_connections";
+/// Connections that were turned away or cut, by reason.
+pub const CONNECTIONS_REFUSED_TOTAL: &str = "effectd_http_connections_refused_total";
+/// Decisions that are accepted and not yet ended.
+pub const BACKLOG: &str = "effectd_backlog_decisions";
+
+/// The door's series.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    pub(crate) requests: IntCounterVec,
+    pub(crate) duration: HistogramVec,
+    pub(crate) connections: IntGauge,
+    pub(crate) refused: IntCounterVec,
+    pub(crate) backlog: IntGauge,
+}
+
+impl Metrics {
+    pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 20)?;
+        let options = HistogramOpts::new(REQUEST_SECONDS, "Time from headers to answer").buckets(buckets);
+        let metrics = Self {
+            requests: IntCounterVec::new(
+                Opts::new(REQUESTS_TOTAL, "Requests by route and status"),
+                &["route", "status"],
+            )?,
+            duration: HistogramVec::new(options, &["route"])?,
+            connections: IntGauge::new(CONNECTIONS, "Connections that are open")?,
+            refused: IntCounterVec::new(
+                Opts::new(CONNECTIONS_REFUSED_TOTAL, "Connections turned away or cut"),
+                &["reason"],
+            )?,
+            backlog: IntGauge::new(BACKLOG, "Decisions accepted and not yet ended")?,
+        };
+        registry.register(Box::new(metrics.requests.clone()))?;
+        registry.register(Box::new(metrics.duration.clone()))?;
+        registry.register(Box::new(metrics.connections.clone()))?;
+        registry.register(Box::new(metrics.refused.clone()))?;
+        registry.register(Box::new(metrics.backlog.clone()))?;
+        Ok(metrics)
+    }
+}

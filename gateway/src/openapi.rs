@@ -1,0 +1,127 @@
+//! The description of the door, OpenAPI 3.1: the routes as their handlers state them, the types as the contracts do.
+//!
+//! It is served at `/openapi.json` and checked in as `docs/openapi.json`, so that a change of the interface shows in review.
+
+use effectd_contracts::{ActionRequest, Failure, Gate, Outcome, Phase, Receipt};
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value};
+use utoipa::OpenApi;
+use utoipa::openapi::{Ref, RefOr, Schema};
+
+use crate::advice::{By, Change};
+use crate::problem::Problem;
+use crate::routes::{actions, health, receipts};
+use crate::views::{ActionView, Health, State};
+
+/// Where the types are.
+const SCHEMAS: &str = "/components/schemas";
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "effectd",
+        description = "The local door of effectd, on a unix socket. The peer's uid says who asks; every problem is \
+                       `application/problem+json` with a stable `type` and `code`.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    paths(
+        actions::submit,
+        actions::show,
+        actions::wait,
+        actions::cancel,
+        receipts::show,
+        health::healthz,
+        health::readyz,
+        health::metrics,
+        health::openapi,
+    ),
+    components(schemas(ActionView, State, Problem, Change, By, Health))
+)]
+struct Door;
+
+fn of(name: &str) -> RefOr<Schema> {
+    RefOr::Ref(Ref::new(format!("#{SCHEMAS}/{name}")))
+}
+
+pub(crate) fn receipt() -> RefOr<Schema> {
+    of("Receipt")
+}
+
+pub(crate) fn outcome() -> RefOr<Schema> {
+    of("Outcome")
+}
+
+pub(crate) fn phase() -> RefOr<Schema> {
+    of("Phase")
+}
+
+pub(crate) fn gate() -> RefOr<Schema> {
+    of("Gate")
+}
+
+/// The whole description.
+pub fn document() -> Value {
+    // A description is plain data with text keys, for which serde_json has no failure.
+    let mut document = serde_json::to_value(Door::openapi()).unwrap_or_default();
+    if let Some(Value::Object(schemas)) = document.pointer_mut(SCHEMAS) {
+        schemas.extend(contracts());
+    }
+    document
+}
+
+/// The types of the contracts, which describe themselves.
+fn contracts() -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = SCHEMAS.into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    generator.subschema_for::<ActionRequest>();
+    generator.subschema_for::<Receipt>();
+    generator.subschema_for::<Failure>();
+    generator.subschema_for::<Outcome>();
+    generator.subschema_for::<Phase>();
+    generator.subschema_for::<Gate>();
+    generator.take_definitions(true)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => {
+                if let Some(Value::String(target)) = members.get("$ref") {
+                    found.push(target.clone());
+                }
+                members.values().for_each(|member| references(member, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = document();
+        assert_eq!(document["openapi"], "3.1.0");
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 20);
+        for target in found {
+            let pointer = target.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{target}");
+        }
+    }
+
+    #[test]
+    fn types_of_door_and_contracts_have_different_names() {
+        let door = serde_json::to_value(Door::openapi()).unwrap();
+        let own = door.pointer(SCHEMAS).unwrap().as_object().unwrap();
+        for name in contracts().keys() {
+            assert!(!own.contains_key(name), "{name}");
+        }
+    }
+}

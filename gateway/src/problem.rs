@@ -1,0 +1,272 @@
+//! What went wrong, as `application/problem+json` (RFC 9457): a stable `type` and code for programs, a line for people, and
+//! what would have to change.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use effectd_contracts::{ActionId, Code, Failure, Gate, Phase, Receipt};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::advice::{self, Change};
+use crate::limits::RETRY_AFTER;
+
+/// The media type of every answer that is a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+/// What every problem's `type` begins with; its code follows.
+pub const TYPE_PREFIX: &str = "urn:effectd:problem:";
+
+/// Declares the door's own kinds of problems: variant, code, HTTP status, whether trying again may help, title.
+macro_rules! kinds {
+    ($($variant:ident = $code:literal, $status:literal, $retryable:literal, $title:literal;)*) => {
+        /// What can go wrong at the door itself, beside the failures of actions. Codes never change their meaning.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Kind {
+            $(#[doc = $title] $variant,)*
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+
+            /// The stable code.
+            pub const fn code(self) -> &'static str {
+                match self { $(Kind::$variant => $code,)* }
+            }
+
+            const fn parts(self) -> (u16, bool, &'static str) {
+                match self { $(Kind::$variant => ($status, $retryable, $title),)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    NoSuchPath = "no_such_path", 404, false, "There is nothing at this path.";
+    MethodNotAllowed = "method_not_allowed", 405, false, "The path is there, but not for this method.";
+    QueryInvalid = "query_invalid", 400, false, "The query cannot be read.";
+    HeaderInvalid = "header_invalid", 400, false, "A header cannot be read.";
+    BodyTooLarge = "body_too_large", 413, false, "The body is larger than a request may be.";
+    BodyTimeout = "body_timeout", 408, true, "The body did not arrive in time.";
+    BodyBroken = "body_broken", 400, false, "The body ended before its end.";
+    ActionUnknown = "action_unknown", 404, false, "No action of this id is known to you.";
+    ReceiptUnknown = "receipt_unknown", 404, false, "No receipt of this id is known to you.";
+    AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
+    CannotCancel = "cannot_cancel", 409, false, "The action is on its way; it cannot be withdrawn.";
+    NotReady = "not_ready", 503, true, "The daemon cannot take work now.";
+    Busy = "overloaded", 503, true, "Too much at once.";
+    Internal = "internal", 500, true, "A fault of effectd itself.";
+}
+
+/// What went wrong, and what would have to change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// A name for this kind of problem, stable for ever: `urn:effectd:problem:<code>`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// One line that is the same for all problems of this kind.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// One line about this very problem. It never holds parameter values.
+    pub detail: String,
+    /// The stable code: a failure's, or one of the door's own.
+    pub code: String,
+    /// Whether the same request may succeed later without being changed.
+    pub retryable: bool,
+    /// When to try again, if that may help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Where on its way the action failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = crate::openapi::phase)]
+    pub phase: Option<Phase>,
+    /// Which gate refused, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = crate::openapi::gate)]
+    pub gate: Option<Gate>,
+    /// Which rule decided: a file and line, or the id of a Cedar policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// What would have to change, and who can change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
+    /// Which action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub action_id: Option<ActionId>,
+    /// The receipt that says so, if the action was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = crate::openapi::receipt)]
+    pub receipt: Option<Box<Receipt>>,
+}
+
+impl Problem {
+    /// A problem of the door's own.
+    pub fn of(kind: Kind, detail: impl Into<String>) -> Self {
+        let (status, retryable, title) = kind.parts();
+        Self::new(kind.code(), status, retryable, title, detail.into())
+    }
+
+    /// An action that was not taken, or that failed.
+    pub fn failed(failure: &Failure) -> Self {
+        let code = failure.code;
+        let mut problem = Self::new(
+            code.as_str(),
+            status(code),
+            failure.retryable,
+            code.meaning(),
+            failure.message.clone(),
+        );
+        problem.phase = Some(failure.phase);
+        problem.gate = failure.gate;
+        problem.change = Some(advice::of(failure));
+        problem
+    }
+
+    /// An action that ended in this receipt without being done.
+    pub fn recorded(receipt: &Receipt, failure: &Failure) -> Self {
+        let mut problem = Self::failed(failure);
+        // The receipt stands: the same action will never end otherwise, only a new one may.
+        problem.retry_after_ms = None;
+        problem.rule = receipt
+            .decision
+            .as_ref()
+            .and_then(|decision| decision.rule.clone());
+        problem.action_id = Some(receipt.action_id.clone());
+        problem.receipt = Some(Box::new(receipt.clone()));
+        problem
+    }
+
+    /// The same, about this action.
+    pub fn about(mut self, action: &ActionId) -> Self {
+        self.action_id = Some(action.clone());
+        self
+    }
+
+    fn new(code: &str, status: u16, retryable: bool, title: &str, detail: String) -> Self {
+        Self {
+            kind: format!("{TYPE_PREFIX}{code}"),
+            title: title.to_owned(),
+            status,
+            detail,
+            code: code.to_owned(),
+            retryable,
+            retry_after_ms: (retryable && status >= 429).then(|| millis(RETRY_AFTER)),
+            phase: None,
+            gate: None,
+            rule: None,
+            change: None,
+            action_id: None,
+            receipt: None,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The HTTP status of a failure: what its outcome says, but for what HTTP has a better word for.
+fn status(code: Code) -> u16 {
+    match code {
+        Code::ActionConflict | Code::IdempotencyConflict => 409,
+        Code::Overloaded | Code::ShuttingDown | Code::StoreUnavailable | Code::SandboxUnavailable => 503,
+        Code::Internal => 500,
+        Code::Malformed
+        | Code::ParamsInvalid
+        | Code::UnknownTool
+        | Code::PolicyDenied
+        | Code::SafetyQuarantined
+        | Code::HumanDenied
+        | Code::ApprovalExpired
+        | Code::NetworkNotWhitelisted
+        | Code::ToolDisabled
+        | Code::RateLimited
+        | Code::PendingLimit
+        | Code::BreakerOpen
+        | Code::TimedOut
+        | Code::CpuLimit
+        | Code::MemoryLimit
+        | Code::OutputLimit
+        | Code::ProcessLimit
+        | Code::FileLimit
+        | Code::PathDenied
+        | Code::NetworkDenied
+        | Code::SyscallDenied
+        | Code::SandboxFailed
+        | Code::ToolFailed
+        | Code::ToolBusy
+        | Code::ResultInvalid
+        | Code::OutcomeUnknown
+        | Code::Reverted
+        | Code::Cancelled => refused(code.outcome().project().http),
+    }
+}
+
+/// Some outcomes are answered with 200 where a person looks at a list of them; as the answer to a request to do something,
+/// a refusal is never a success.
+const fn refused(http: u16) -> u16 {
+    if http < 400 { 403 } else { http }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        // A problem is plain data with text keys, for which serde_json has no failure.
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
+        if let Some(after) = self.retry_after_ms {
+            let seconds = HeaderValue::from(after.div_ceil(1_000));
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        if self.status == 408 || self.status == 413 {
+            // What the client still sends is not read as its next request.
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_status_of_refusal_and_its_own_type() {
+        for code in Code::ALL {
+            let problem = Problem::failed(&Failure::new(*code, Phase::Accept, "why"));
+            assert!((400..600).contains(&problem.status), "{code}: {}", problem.status);
+            assert_eq!(problem.kind, format!("urn:effectd:problem:{code}"));
+            assert!(problem.change.is_some());
+        }
+        let status = |code| Problem::failed(&Failure::new(code, Phase::Accept, "")).status;
+        assert_eq!(status(Code::ActionConflict), 409);
+        assert_eq!(status(Code::ApprovalExpired), 410);
+        assert_eq!(status(Code::PendingLimit), 429);
+        assert_eq!(status(Code::UnknownTool), 404);
+    }
+
+    #[test]
+    fn what_passes_says_when_to_try_again() {
+        let full = Problem::failed(&Failure::new(Code::Overloaded, Phase::Accept, "full"));
+        assert_eq!((full.status, full.retry_after_ms), (503, Some(1_000)));
+        let response = full.into_response();
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        assert_eq!(response.headers()[header::CONTENT_TYPE], MEDIA_TYPE);
+        let denied = Problem::failed(&Failure::new(Code::PolicyDenied, Phase::Gate, "no"));
+        assert_eq!((denied.status, denied.retry_after_ms), (403, None));
+    }
+
+    #[test]
+    fn codes_of_the_door_do_not_collide_with_those_of_failures() {
+        for kind in Kind::ALL {
+            let shared = Code::ALL.iter().any(|code| code.as_str() == kind.code());
+            // Where the word is shared, the meaning is.
+            assert_eq!(shared, matches!(kind, Kind::Busy | Kind::Internal), "{kind:?}");
+        }
+    }
+}

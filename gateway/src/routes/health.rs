@@ -1,0 +1,70 @@
+//! For supervisors and dashboards.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use prometheus::TextEncoder;
+
+use super::json;
+use crate::desk::Desk;
+use crate::problem::{Kind, Problem};
+use crate::views::Health;
+
+fn health(desk: &Desk) -> Health {
+    Health {
+        status: "ok".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        backlog: desk.pulse.backlog(),
+    }
+}
+
+/// Whether the process is alive
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "It is", body = Health)))]
+pub(crate) async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
+    json(StatusCode::OK, &health(&desk))
+}
+
+/// Whether work can be taken now
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "health",
+    responses(
+        (status = 200, description = "It can", body = Health),
+        (status = 503, description = "Not now", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn readyz(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+    match desk.vitals.trouble() {
+        None => Ok(json(StatusCode::OK, &health(&desk))),
+        Some(trouble) => Err(Problem::of(Kind::NotReady, trouble)),
+    }
+}
+
+/// Every figure, in Prometheus text
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "health",
+    responses((status = 200, description = "The figures", body = String, content_type = "text/plain"))
+)]
+pub(crate) async fn metrics(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+    let families = desk.host.metrics().gather();
+    let text = TextEncoder::new()
+        .encode_to_string(&families)
+        .map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+}
+
+/// This description
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "health",
+    responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
+)]
+pub(crate) async fn openapi() -> Response {
+    json(StatusCode::OK, &crate::openapi::document())
+}

@@ -1,0 +1,101 @@
+//! The paths of the door. `/v1` is a promise: what is there stays, and what it says keeps its meaning.
+
+pub(crate) mod actions;
+pub(crate) mod health;
+pub(crate) mod receipts;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use effectd_contracts::TraceId;
+use serde::Serialize;
+use tracing::Instrument;
+
+use crate::desk::Desk;
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+
+/// All routes.
+pub(crate) fn all(desk: Arc<Desk>) -> Router {
+    Router::new()
+        .route("/v1/actions", post(actions::submit))
+        .route("/v1/actions/{id}", get(actions::show).delete(actions::cancel))
+        .route("/v1/actions/{id}/wait", get(actions::wait))
+        .route("/v1/receipts/{id}", get(receipts::show))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .route("/openapi.json", get(health::openapi))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn_with_state(desk.clone(), observe))
+        .with_state(desk)
+}
+
+async fn no_such_path() -> Problem {
+    Problem::of(
+        Kind::NoSuchPath,
+        "there is nothing here; /openapi.json lists what there is",
+    )
+}
+
+async fn no_such_method() -> Problem {
+    Problem::of(
+        Kind::MethodNotAllowed,
+        "this path is not for this method; see /openapi.json",
+    )
+}
+
+/// A value as JSON.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => (status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
+        Err(error) => Problem::of(Kind::Internal, error.to_string()).into_response(),
+    }
+}
+
+/// The answer, with the trace that it belongs to, for the log.
+pub(crate) fn traced(trace: TraceId, response: impl IntoResponse) -> Response {
+    let mut response = response.into_response();
+    response.extensions_mut().insert(trace);
+    response
+}
+
+/// Counts and times every request, and leaves one line of each in the log.
+async fn observe(State(desk): State<Arc<Desk>>, request: Request<Body>, next: Next) -> Response {
+    let clock = desk.pipeline().parts().clock.clone();
+    let begun = clock.monotonic();
+    let method = request.method().clone();
+    // Only paths that we know: a label for each path that somebody invents would grow for ever.
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("none".to_owned(), |path| path.as_str().to_owned());
+    let principal = request
+        .extensions()
+        .get::<Peer>()
+        .map(|peer| peer.principal.clone());
+    let principal = principal.as_ref().map_or("", |principal| principal.as_str());
+    let span = tracing::info_span!("http", %method, route, principal);
+    let response = next.run(request).instrument(span.clone()).await;
+    let took = clock.monotonic().since(begun);
+    let status = response.status();
+    desk.metrics
+        .requests
+        .with_label_values(&[route.as_str(), status.as_str()])
+        .inc();
+    desk.metrics
+        .duration
+        .with_label_values(&[route.as_str()])
+        .observe(took.as_secs_f64());
+    let trace_id = response.extensions().get::<TraceId>().map(TraceId::as_str);
+    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(parent: &span, trace_id, status = status.as_u16(), duration_ms, "request");
+    response
+}

@@ -1,0 +1,73 @@
+//! `effectd config`: what is set, and by whom.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::output::{Form, Printer};
+use super::{Common, complain, serve};
+use crate::exit::Exit;
+use crate::settings::KEYS;
+
+/// Show what is set
+#[derive(Debug, clap::Args)]
+pub(super) struct ConfigCommand {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Show(Show),
+}
+
+/// Show every setting of the daemon, as it would be in force
+///
+/// The configuration file is config.toml in the state directory; above it stands the environment, and above that the
+/// command line (--set KEY=VALUE). A configuration that cannot be used is an error here, too.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd config show\n  effectd config show --origin\n  \
+    effectd config show --origin --set gateway.backlog_max=500 -o json"
+)]
+struct Show {
+    /// Show where each value comes from
+    #[arg(long)]
+    origin: bool,
+    /// How the settings are shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+impl ConfigCommand {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        let Verb::Show(show) = self.verb;
+        let settings = match common.settings(Some(&serve::state(common))) {
+            Ok(settings) => settings,
+            Err(error) => {
+                complain(&error);
+                return Exit::Usage;
+            }
+        };
+        let columns: &'static [(&str, usize)] = if show.origin {
+            &[("KEY", 33), ("VALUE", 10), ("ORIGIN", 8), ("WHAT", 0)]
+        } else {
+            &[("KEY", 33), ("VALUE", 10), ("WHAT", 0)]
+        };
+        let mut printer = Printer::new(show.output, true, columns);
+        for (name, text, origin) in settings.all() {
+            let key = KEYS.iter().find(|key| key.name == name);
+            let about = key.map_or("", |key| key.about);
+            let origin = origin.to_string();
+            let mut value = json!({ "key": name, "value": text, "about": about });
+            let mut cells = vec![name, text];
+            if show.origin {
+                value["origin"] = origin.as_str().into();
+                cells.push(&origin);
+            }
+            cells.push(about);
+            printer.row(&value, &cells);
+        }
+        printer.finish();
+        Exit::Done
+    }
+}

@@ -1,0 +1,48 @@
+//! `effectd status`: how an action stands.
+
+use effectd_contracts::ActionId;
+
+use super::Common;
+use super::backend::{Trouble, client_state, say_direct, socket, stored};
+use super::output::Form;
+use crate::client::{Client, ClientError, Told};
+use crate::exit::Exit;
+
+/// Tell how an action stands
+///
+/// The exit code is 0 while it is on its way, and that of its outcome when it has ended. Without a daemon the store itself
+/// is asked.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd status 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36\n  \
+    effectd status -o json 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36"
+)]
+pub(super) struct Status {
+    /// Which action
+    #[arg(value_name = "ACTION")]
+    action: ActionId,
+    /// How the answer is shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+impl Status {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        super::block_on(async {
+            let told = ask(common, &self.action).await?;
+            Ok(super::show_one(&told, self.output))
+        })
+    }
+}
+
+async fn ask(common: &Common, action: &ActionId) -> Result<Told, Trouble> {
+    let state = client_state(common);
+    let socket = socket(common, &state)?;
+    match Client::new(&socket).status(action).await {
+        Err(ClientError::NoDaemon(_)) => {
+            say_direct(&socket, &state);
+            Ok(stored(&state, action)?)
+        }
+        told => Ok(told?),
+    }
+}

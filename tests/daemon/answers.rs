@@ -1,0 +1,258 @@
+//! Answers that a planner can act on.
+
+use serde_json::Value;
+
+use crate::harness::{Place, Ran, from_stranger, write_note};
+
+#[test]
+fn a_decision_is_done_once_and_its_receipt_is_found_everywhere() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let request = write_note("a-1", "a.txt", "hello");
+    let done = daemon.post("/v1/actions?wait", &request).json(200);
+    assert_eq!(
+        (&done["state"], &done["outcome"], &done["already_done"]),
+        (&"done".into(), &"executed".into(), &false.into())
+    );
+    assert_eq!(std::fs::read_to_string(place.note("a.txt")).unwrap(), "hello");
+    let receipt = &done["receipt"];
+    let principal = receipt["principal"].as_str().unwrap();
+    assert!(principal.starts_with("user://"), "{principal}");
+
+    let again = daemon.post("/v1/actions?wait=60000", &request).json(200);
+    assert_eq!(
+        (&again["already_done"], &again["receipt"]),
+        (&true.into(), receipt)
+    );
+    let submitted = daemon.post("/v1/actions", &request).json(200);
+    assert_eq!(&submitted["receipt"], receipt);
+    assert_eq!(&daemon.get("/v1/actions/a-1").json(200)["receipt"], receipt);
+    assert_eq!(&daemon.get("/v1/actions/a-1/wait").json(200)["receipt"], receipt);
+    let id = receipt["receipt_id"].as_str().unwrap();
+    assert_eq!(&daemon.get(&format!("/v1/receipts/{id}")).json(200), receipt);
+    daemon
+        .ask("DELETE", "/v1/actions/a-1", &[], "")
+        .problem(409, "already_finished");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_submitted_decision_can_be_waited_for() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let accepted = daemon.post("/v1/actions", &write_note("id with / and ?", "b.txt", "b"));
+    assert!([200, 202].contains(&accepted.status), "{accepted:?}");
+    let view = daemon
+        .get("/v1/actions/id%20with%20%2F%20and%20%3F/wait?timeout_ms=60000")
+        .json(200);
+    assert_eq!(view["outcome"], "executed");
+    assert_eq!(std::fs::read_to_string(place.note("b.txt")).unwrap(), "b");
+}
+
+#[test]
+fn a_refusal_names_the_gate_and_what_would_have_to_change() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let refused = daemon
+        .post("/v1/actions?wait", &from_stranger("s-1"))
+        .problem(403, "policy_denied");
+    assert!(refused["gate"].is_string(), "{refused}");
+    assert_eq!(refused["retryable"], false);
+    assert_eq!(refused["change"]["by"], "operator");
+    assert!(!refused["change"]["what"].as_str().unwrap().is_empty());
+    assert_eq!(refused["receipt"]["outcome"], "denied_policy");
+    // Looked at, it is an action like any other.
+    let view = daemon.get("/v1/actions/s-1").json(200);
+    assert_eq!(
+        (&view["outcome"], &view["receipt"]),
+        (&"denied_policy".into(), &refused["receipt"])
+    );
+}
+
+#[test]
+fn an_action_id_stands_for_one_content() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    daemon
+        .post("/v1/actions?wait", &write_note("c-1", "c.txt", "one"))
+        .json(200);
+    let conflict = daemon.post("/v1/actions?wait", &write_note("c-1", "c.txt", "two"));
+    assert_eq!(
+        conflict.problem(409, "action_conflict")["change"]["by"],
+        "planner"
+    );
+    daemon
+        .post("/v1/actions", &write_note("c-1", "c.txt", "two"))
+        .problem(409, "action_conflict");
+    assert_eq!(std::fs::read_to_string(place.note("c.txt")).unwrap(), "one");
+}
+
+#[test]
+fn key_and_trace_come_from_the_headers() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let parent = format!("00-{trace}-b7ad6b7169203331-01");
+    let post = |action: &str, text: &str| {
+        let headers = [("Idempotency-Key", "\"key-1\""), ("traceparent", parent.as_str())];
+        let request = write_note(action, "k.txt", text).to_string();
+        daemon.ask("POST", "/v1/actions?wait", &headers, &request)
+    };
+    let first = post("k-1", "same").json(200);
+    assert_eq!(first["receipt"]["idempotency_key"], "key-1");
+    assert_eq!(first["receipt"]["trace_id"], trace);
+    let second = post("k-2", "same").json(200);
+    assert_eq!(second["receipt"]["receipt_id"], first["receipt"]["receipt_id"]);
+    assert_eq!(second["already_done"], true);
+    post("k-3", "other").problem(409, "idempotency_conflict");
+    assert_eq!(daemon.stop(), 0);
+    // The request's own line and every line of its action carry the trace.
+    let lines: Vec<Value> = place
+        .log()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let requests = lines
+        .iter()
+        .filter(|line| line["message"] == "request" && line["trace_id"] == trace);
+    assert_eq!(requests.count(), 3);
+    let hops = lines.iter().filter(|line| line["message"] == "hop");
+    assert!(hops.clone().count() >= 5);
+    assert!(
+        hops.clone().all(|line| line["trace_id"] == trace),
+        "{}",
+        place.log()
+    );
+}
+
+/// An ordinary user that owns nothing on this machine.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("NOT RUN (needs root): the_peer_is_known_by_its_uid_and_sees_only_its_own");
+        return;
+    }
+    let place = Place::new();
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = place.path("shared.sock");
+    let socket = socket.to_str().unwrap();
+    let _daemon = place.serve(&["--socket", socket, "--set", "gateway.socket_mode=0660"]);
+    let as_nobody = |group: u32, arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        let output = command
+            .uid(NOBODY)
+            .gid(group)
+            .args(["--socket", socket])
+            .output()
+            .unwrap();
+        Ran(output)
+    };
+    let request = write_note("u-1", "u.txt", "root's");
+    std::fs::write(place.path("roots.json"), request.to_string()).unwrap();
+    std::fs::write(
+        place.path("nobodys.json"),
+        write_note("u-2", "n.txt", "nobody's").to_string(),
+    )
+    .unwrap();
+    let own = place
+        .effectd(
+            &["submit", "--wait", "-o", "json", "roots.json", "--socket", socket],
+            None,
+        )
+        .json(0);
+    assert_eq!(own["receipt"]["principal"], "user://root");
+    // The id is taken, but whose it is and what became of it is not told.
+    assert_eq!(
+        as_nobody(0, &["status", "u-1", "-o", "json"]).json(2)["code"],
+        "action_unknown"
+    );
+    assert_eq!(
+        as_nobody(0, &["submit", "-o", "json", "roots.json"]).json(2)["code"],
+        "action_conflict"
+    );
+    let submitted = as_nobody(0, &["submit", "--wait", "-o", "json", "nobodys.json"]);
+    let seen: Value = serde_json::from_str(&submitted.stdout()).unwrap();
+    assert_eq!(seen["receipt"]["principal"], "user://nobody", "{seen}");
+    assert_eq!(
+        as_nobody(0, &["status", "u-2", "-o", "json"]).code(),
+        submitted.code()
+    );
+    // Root sees everything.
+    let root = place.effectd(&["status", "u-2", "-o", "json", "--socket", socket], None);
+    assert_eq!(root.code(), submitted.code());
+    // Whoever is not in the group does not even get in.
+    let stranger = as_nobody(NOBODY, &["status", "u-2"]);
+    assert_eq!(stranger.code(), 69, "{}", stranger.stderr());
+    assert!(
+        stranger.stderr().contains("may not be used by you"),
+        "{}",
+        stranger.stderr()
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_told_as_such() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let request = write_note("n-1", "n.txt", "n");
+    daemon.get("/v1/actions/nobody").problem(404, "action_unknown");
+    daemon
+        .get("/v1/actions/nobody/wait")
+        .problem(404, "action_unknown");
+    daemon
+        .ask("DELETE", "/v1/actions/nobody", &[], "")
+        .problem(404, "action_unknown");
+    daemon.get("/v1/receipts/nothing").problem(404, "receipt_unknown");
+    daemon.get("/nowhere").problem(404, "no_such_path");
+    daemon
+        .ask("PUT", "/v1/actions", &[], "")
+        .problem(405, "method_not_allowed");
+    daemon
+        .post("/v1/actions?wait=soon", &request)
+        .problem(400, "query_invalid");
+    daemon
+        .post("/v1/actions?weight=1", &request)
+        .problem(400, "query_invalid");
+    daemon
+        .ask("POST", "/v1/actions", &[], "{")
+        .problem(400, "malformed");
+    daemon
+        .ask(
+            "POST",
+            "/v1/actions",
+            &[("idempotency-key", "\"open")],
+            &request.to_string(),
+        )
+        .problem(400, "header_invalid");
+    let mut unknown = request.clone();
+    unknown["tool_id"] = "files.explode".into();
+    daemon
+        .post("/v1/actions?wait", &unknown)
+        .problem(404, "unknown_tool");
+}
+
+#[test]
+fn a_full_backlog_says_when_to_try_again() {
+    let place = Place::new();
+    // Nothing is ended so quickly that the second of many is not behind the first.
+    let daemon = place.serve(&["--set", "gateway.backlog_max=1"]);
+    let full = (0..200).find_map(|number| {
+        let reply = daemon.post(
+            "/v1/actions",
+            &write_note(&format!("f-{number}"), &format!("f-{number}"), "f"),
+        );
+        (reply.status == 503).then_some(reply)
+    });
+    let full = full.expect("a backlog of one is reached");
+    assert!(full.head.contains("retry-after: 1"), "{full:?}");
+    let problem = full.problem(503, "overloaded");
+    assert_eq!(
+        (&problem["retryable"], &problem["change"]["by"]),
+        (&true.into(), &"time".into())
+    );
+    assert!(problem["retry_after_ms"].as_u64().unwrap() > 0);
+}

@@ -1,0 +1,146 @@
+//! Slow, garbage and flooding clients get what they deserve, and nobody else notices.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::harness::{Daemon, Place, Reply, until, write_note};
+
+/// Another client is served as if nothing were going on.
+fn others_are_served(daemon: &Daemon, name: &str) {
+    let done = daemon
+        .post("/v1/actions?wait", &write_note(name, name, "served"))
+        .json(200);
+    assert_eq!(done["outcome"], "executed");
+}
+
+fn reads_to_the_end(mut stream: UnixStream) -> String {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn garbage_is_refused_and_forgotten() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let garbage: [&[u8]; 6] = [
+        b"\x00\x01\x02\xff\xfe\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/actions HTTP/1.1\r\nhost: x\r\ncontent-length: banana\r\n\r\n",
+        b"POST /v1/actions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ];
+    for bytes in garbage {
+        let mut stream = daemon.connect();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = reads_to_the_end(stream);
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
+            "{bytes:?}: {answer}"
+        );
+    }
+    // More headers than anybody needs, and a header longer than anybody needs.
+    let many: String = (0..100).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let long = format!("x: {}\r\n", "y".repeat(40_000));
+    for headers in [many, long] {
+        let mut stream = daemon.connect();
+        let _ = stream.write_all(format!("GET /healthz HTTP/1.1\r\n{headers}\r\n").as_bytes());
+        let answer = reads_to_the_end(stream);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    others_are_served(&daemon, "after-garbage");
+}
+
+#[test]
+fn a_body_beyond_the_bound_is_refused_without_being_read() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let large = "x".repeat(1_048_577);
+    daemon
+        .ask("POST", "/v1/actions", &[], &large)
+        .problem(413, "body_too_large");
+    others_are_served(&daemon, "after-large");
+}
+
+#[test]
+fn slow_clients_are_given_up() {
+    let place = Place::new();
+    let daemon = place.serve(&[
+        "--set",
+        "gateway.header_time_ms_max=300",
+        "--set",
+        "gateway.body_time_ms_max=300",
+        "--set",
+        "gateway.write_time_ms_max=300",
+    ]);
+    // One that never finishes its headers, one that never begins, one that never finishes its body.
+    let mut headers = daemon.connect();
+    headers
+        .write_all(b"POST /v1/actions HTTP/1.1\r\nhost: x\r\n")
+        .unwrap();
+    let silent = daemon.connect();
+    let mut body = daemon.connect();
+    body.write_all(b"POST /v1/actions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        .unwrap();
+    // One that asks and asks and never reads.
+    let mut deaf = daemon.connect();
+    deaf.set_nonblocking(true).unwrap();
+    let question = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(200);
+    let _ = deaf.write(&question);
+    others_are_served(&daemon, "beside-slow");
+    assert!(reads_to_the_end(headers).is_empty());
+    assert!(reads_to_the_end(silent).is_empty());
+    Reply::read(body).problem(408, "body_timeout");
+    let open = || {
+        let text = daemon.get("/metrics").body;
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("effectd_http_connections "))
+            .unwrap()
+            .to_owned();
+        line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    // The one that asks for the figures is the last.
+    until("the deaf client is cut off", || open() == 1);
+    others_are_served(&daemon, "after-slow");
+}
+
+#[test]
+fn a_flood_of_connections_is_turned_away_at_its_bound() {
+    let place = Place::new();
+    let daemon = place.serve(&[
+        "--set",
+        "gateway.connections_per_user_max=8",
+        "--set",
+        "gateway.header_time_ms_max=500",
+    ]);
+    let flood: Vec<_> = (0..8).map(|_| daemon.connect()).collect();
+    let turned_away = daemon.get("/healthz");
+    assert!(turned_away.head.contains("retry-after: 1"), "{turned_away:?}");
+    turned_away.problem(503, "overloaded");
+    // Those who sit there idle lose their places by themselves.
+    for idle in flood {
+        assert!(reads_to_the_end(idle).is_empty());
+    }
+    others_are_served(&daemon, "after-flood");
+}
+
+#[test]
+fn a_client_that_hangs_up_takes_nothing_with_it() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    for number in 0..20 {
+        let request = write_note(&format!("h-{number}"), &format!("h-{number}"), "gone").to_string();
+        let mut stream = daemon.connect();
+        let length = request.len();
+        let head = format!("POST /v1/actions?wait HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+            .write_all(&request.as_bytes()[..if number % 2 == 0 { length } else { length / 2 }])
+            .unwrap();
+    }
+    others_are_served(&daemon, "after-hang-ups");
+    assert_eq!(daemon.stop(), 0);
+}

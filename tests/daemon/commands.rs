@@ -1,0 +1,282 @@
+//! The command line as the daemon's client.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::harness::{Place, from_stranger, program, root, write_note};
+
+#[test]
+fn submit_wait_status_and_cancel_speak_of_one_action() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let request = write_note("s-1", "s.txt", "s").to_string();
+    let accepted = place
+        .effectd(&["submit", "-", "-o", "json"], Some(&request))
+        .json(0);
+    assert_eq!(accepted["action_id"], "s-1");
+    let waited = place.effectd(&["wait", "s-1", "-o", "json"], None).json(0);
+    assert_eq!(waited["outcome"], "executed");
+    let status = place.effectd(&["status", "s-1", "-o", "json"], None).json(0);
+    assert_eq!(status["receipt"], waited["receipt"]);
+    let text = place.effectd(&["status", "s-1"], None);
+    assert!(
+        text.stdout()
+            .starts_with("done: files.write_text in shared:household"),
+        "{}",
+        text.stdout()
+    );
+    let cancel = place.effectd(&["cancel", "s-1", "-o", "json"], None);
+    assert_eq!(cancel.json(1)["code"], "already_finished");
+    let refused = place.effectd(
+        &["submit", "--wait", "-"],
+        Some(&from_stranger("s-2").to_string()),
+    );
+    assert_eq!(refused.code(), 3, "{}{}", refused.stdout(), refused.stderr());
+    let unknown = place.effectd(&["wait", "nobody"], None);
+    assert_eq!(unknown.code(), 2, "{}", unknown.stderr());
+    for spoken in [text.stderr(), waited.to_string()] {
+        assert!(!spoken.contains("no daemon answers"), "{spoken}");
+    }
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_stream_is_answered_line_by_line() {
+    let place = Place::new();
+    let _daemon = place.serve(&[]);
+    let mut lines: Vec<String> = (0..40)
+        .map(|number| write_note(&format!("l-{number}"), &format!("l-{number}"), "l").to_string())
+        .collect();
+    lines.insert(7, "{ this is no request".to_owned());
+    lines.insert(9, String::new());
+    lines.push(from_stranger("l-x").to_string());
+    let ran = place.effectd(
+        &["submit", "--jsonl", "--wait", "-o", "jsonl", "-"],
+        Some(&lines.join("\n")),
+    );
+    let answers: Vec<Value> = ran
+        .stdout()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(answers.len(), 42, "{}", ran.stderr());
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| answer["outcome"] == "executed")
+            .count(),
+        40
+    );
+    let malformed = answers
+        .iter()
+        .find(|answer| answer["code"] == "malformed")
+        .unwrap();
+    assert!(
+        malformed["detail"].as_str().unwrap().starts_with("-:8: "),
+        "{malformed}"
+    );
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| answer["code"] == "policy_denied")
+            .count(),
+        1
+    );
+    assert!([2, 3].contains(&ran.code()), "{}", ran.code());
+    assert!(
+        ran.stderr().contains("0 accepted, 40 done, 2 refused"),
+        "{}",
+        ran.stderr()
+    );
+    let array = place
+        .effectd(&["submit", "--jsonl", "-o", "json", "-"], Some(&lines[0]))
+        .json(0);
+    assert_eq!(array[0]["action_id"], "l-0");
+    let table = place.effectd(&["submit", "--jsonl", "-"], Some(&lines[0]));
+    assert!(
+        table.stdout().starts_with("STATE      OUTCOME"),
+        "{}",
+        table.stdout()
+    );
+}
+
+#[test]
+fn run_goes_through_the_daemon_if_there_is_one() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let request = write_note("r-1", "r.txt", "r").to_string();
+    let done = place.effectd(&["run", "-", "-o", "json"], Some(&request)).json(0);
+    assert_eq!(done["outcome"], "executed");
+    let again = place.effectd(&["run", "-"], Some(&request));
+    assert!(
+        again.stdout().starts_with("already done: files.write_text"),
+        "{}",
+        again.stdout()
+    );
+    let refused = place.effectd(
+        &["run", "-", "-o", "json"],
+        Some(&from_stranger("r-2").to_string()),
+    );
+    assert_eq!(refused.json(3)["error"]["code"], "policy_denied");
+    let conflict = place.effectd(
+        &["run", "-"],
+        Some(&write_note("r-1", "r.txt", "other").to_string()),
+    );
+    assert_eq!(conflict.code(), 2, "{}", conflict.stderr());
+    assert!(
+        conflict.stderr().contains("action_conflict"),
+        "{}",
+        conflict.stderr()
+    );
+    assert_eq!(daemon.get("/v1/actions/r-1").json(200)["receipt"], done);
+}
+
+#[test]
+fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
+    let place = Place::new();
+    std::fs::write(
+        place.state().join("config.toml"),
+        "[gateway]\nconnections_max = 99\n",
+    )
+    .unwrap();
+    let show = |more: &[&str]| {
+        let mut arguments = vec!["config", "show", "--origin", "-o", "json", "--state", ".effectd"];
+        arguments.extend(more);
+        let ran = place.effectd(&arguments, None);
+        let all: Value = ran.json(0);
+        all.as_array().unwrap().clone()
+    };
+    let find = |all: &[Value], key: &str| all.iter().find(|entry| entry["key"] == key).unwrap().clone();
+    let all = show(&["--set", "gateway.backlog_max=5"]);
+    let file = find(&all, "gateway.connections_max");
+    assert_eq!(file["value"], "99");
+    assert!(file["origin"].as_str().unwrap().starts_with("file "), "{file}");
+    assert_eq!(find(&all, "gateway.backlog_max")["origin"], "flag");
+    assert_eq!(find(&all, "gateway.socket_mode")["origin"], "default");
+    let unknown = place.effectd(
+        &[
+            "config",
+            "show",
+            "--state",
+            ".effectd",
+            "--set",
+            "gateway.sockett=x",
+        ],
+        None,
+    );
+    assert_eq!(unknown.code(), 2);
+    assert!(
+        unknown.stderr().contains("did you mean `gateway.socket`?"),
+        "{}",
+        unknown.stderr()
+    );
+    std::fs::write(
+        place.state().join("config.toml"),
+        "[gateway]\nconections_max = 99\n",
+    )
+    .unwrap();
+    let served = place.effectd(&["serve", "--state", ".effectd"], None);
+    assert_eq!(served.code(), 2);
+    assert!(
+        served
+            .stderr()
+            .contains("did you mean `gateway.connections_max`?"),
+        "{}",
+        served.stderr()
+    );
+}
+
+#[test]
+fn shells_and_manuals_know_every_command() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = place.effectd(&["completions", shell], None);
+        assert_eq!(script.code(), 0);
+        for command in ["submit", "serve", "cancel"] {
+            assert!(script.stdout().contains(command), "{shell}: {command}");
+        }
+    }
+    assert!(place.effectd(&["man"], None).stdout().contains(".SH NAME"));
+    assert_eq!(place.effectd(&["man", "--into", "man1"], None).code(), 0);
+    assert!(place.path("man1/effectd-submit.1").is_file());
+}
+
+/// The commands whose help is read. Those that would not end by themselves are not run.
+const COMMANDS: [&str; 16] = [
+    "run",
+    "submit",
+    "status",
+    "wait",
+    "cancel",
+    "serve",
+    "init",
+    "policy check",
+    "policy explain",
+    "policy replay",
+    "policy",
+    "config show",
+    "doctor",
+    "completions",
+    "man",
+    "",
+];
+
+#[test]
+fn every_example_of_the_help_works() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("bin")).unwrap();
+    std::fs::create_dir(place.path("examples")).unwrap();
+    for entry in std::fs::read_dir(root().join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, place.path("examples").join(path.file_name().unwrap())).unwrap();
+    }
+    std::os::unix::fs::symlink(program(), place.path("bin/effectd")).unwrap();
+    let planner = format!(
+        "#!/bin/sh\ncat <<'E'\n{}\nE\n",
+        write_note("planned", "planned.txt", "p")
+    );
+    std::fs::write(place.path("bin/planner"), planner).unwrap();
+    std::fs::set_permissions(place.path("bin/planner"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut seen = 0;
+    for command in COMMANDS {
+        let mut arguments: Vec<&str> = command.split_whitespace().collect();
+        arguments.push("--help");
+        let help = place.effectd(&arguments, None);
+        let help = help.stdout();
+        let examples = help.split_once("Example").map_or("", |(_, rest)| rest);
+        let examples = examples.lines().skip(1).take_while(|line| line.starts_with("  "));
+        for example in examples {
+            seen += 1;
+            run_example(&place, example.trim());
+        }
+    }
+    assert!(seen >= 20, "only {seen} examples were found");
+}
+
+/// An example ends as its own kind of command may end: well, or refused, but never misunderstood.
+fn run_example(place: &Place, example: &str) {
+    // Who is patient wants a daemon; everything else works without one.
+    let _daemon = example.contains("--patience").then(|| place.serve(&[]));
+    let serves = example.starts_with("effectd serve");
+    let line = if serves {
+        format!("timeout -s TERM 3 {example}; code=$?; [ $code -eq 124 ] && exit 0; exit $code")
+    } else {
+        example.to_owned()
+    };
+    let ran = std::process::Command::new("sh")
+        .args(["-c", &line])
+        .current_dir(place.path(""))
+        .env_clear()
+        .env("PATH", format!("{}:/usr/bin:/bin", place.path("bin").display()))
+        .output()
+        .unwrap();
+    let code = ran.status.code().unwrap_or(-1);
+    let told = String::from_utf8_lossy(&ran.stderr);
+    // `cancel` of what is done, and `init` where there is a policy, say no.
+    let may_say_no = example.starts_with("effectd cancel") || example.starts_with("effectd init");
+    assert!(
+        code == 0 || (code == 1 && may_say_no),
+        "{example}: {code}\n{told}"
+    );
+}

@@ -1,0 +1,19 @@
+//! The daemon as its users meet it: the real program, its real socket, the real command line.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    missing_docs,
+    unreachable_pub
+)]
+
+mod harness;
+
+mod answers;
+mod bad_clients;
+mod commands;
+mod health;
+mod kills;
+mod openapi;
+mod signals;
+mod without_daemon;
