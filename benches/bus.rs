@@ -242,6 +242,15 @@ fn records(scratch: &Path, delay: Duration) -> u32 {
     store.close().unwrap();
     let ratio = |ours: &[f64], theirs: &[f64]| median(ours.iter().zip(theirs).map(|(a, b)| a / b).collect());
     let (one, all) = (ratio(&alone, &bare_alone), ratio(&many, &bare_many));
+    let spread = |rates: &[f64]| {
+        let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        rates.iter().copied().fold(0.0, f64::max) / least
+    };
+    println!(
+        "  bare, fastest turn over slowest: {:.1} and {:.1} (far above 1, others used the disk and the ratios say little)",
+        spread(&bare_alone),
+        spread(&bare_many)
+    );
     judge("ratio one by one", one, one >= 0.5, "at least 0.5")
         + judge("ratio in flight", all, all >= 0.25, "at least 0.25")
 }

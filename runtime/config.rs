@@ -54,11 +54,12 @@ impl Config {
     /// A runtime inside this process, with this state directory, for the user this process runs as. On first use the
     /// demo policy is put there.
     pub fn embedded(state: impl AsRef<Path>) -> Result<Self, Error> {
+        let zygote_exe = std::env::current_exe()
+            .map_err(|error| Error::Internal(format!("this program cannot be found on disk: {error}")))?;
         Ok(Self {
             state: state.as_ref().to_owned(),
             seed_demo: true,
-            // The running file itself: an upgrade that replaces the program on disk starts no zygote of another version.
-            zygote_exe: PathBuf::from("/proc/self/exe"),
+            zygote_exe,
             principal: local_principal()?,
             stop_grace: STOP_GRACE,
             tools: tools::own(),

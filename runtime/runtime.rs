@@ -70,8 +70,8 @@ impl Runtime {
         let state = State::prepare(&config.state, config.seed_demo)?;
         // Before the store is opened: a state without a usable policy stays as it is.
         state.load_policy(&Overlay::default())?;
-        let store: Arc<dyn Store> = Arc::new(open_store(&state, &config.clock)?);
         let metrics = prometheus::Registry::new();
+        let store: Arc<dyn Store> = Arc::new(open_store(&state, &config.clock, &metrics)?);
         let space_parts = Arc::new(OnceLock::new());
         let parts = Parts::new(Ingredients {
             store: store.clone(),
@@ -194,9 +194,16 @@ impl Runtime {
     }
 }
 
-fn open_store(state: &State, clock: &Arc<dyn Clock>) -> Result<impl Store + use<>, Error> {
+fn open_store(
+    state: &State,
+    clock: &Arc<dyn Clock>,
+    metrics: &prometheus::Registry,
+) -> Result<impl Store + use<>, Error> {
     let config = embedded::EmbeddedConfig::new(state.path());
-    Ok(embedded::open(config, clock.clone())?)
+    let store = embedded::open(config, clock.clone())?;
+    let registered = store.register_metrics(metrics);
+    registered.map_err(|error| Error::Internal(error.to_string()))?;
+    Ok(store)
 }
 
 /// Every tool that effectd brings, with its parameter rules.

@@ -202,35 +202,32 @@ fn shells_and_manuals_know_every_command() {
     assert!(place.path("man1/effectd-submit.1").is_file());
 }
 
-/// The commands whose help is read. Those that would not end by themselves are not run.
-const COMMANDS: [&str; 16] = [
-    "run",
-    "submit",
-    "status",
-    "wait",
-    "cancel",
-    "serve",
-    "init",
-    "policy check",
-    "policy explain",
-    "policy replay",
-    "policy",
-    "config show",
-    "doctor",
-    "completions",
-    "man",
-    "",
-];
+/// All commands, as the help itself lists them.
+fn commands(place: &Place, above: &[String]) -> Vec<Vec<String>> {
+    let mut arguments: Vec<&str> = above.iter().map(String::as_str).collect();
+    arguments.push("--help");
+    let help = place.effectd(&arguments, None);
+    assert_eq!(help.code(), 0, "{above:?}");
+    let mut all = vec![above.to_vec()];
+    let help = help.stdout();
+    let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
+    for line in listed.lines().take_while(|line| line.starts_with("  ")) {
+        // Deeper lines go on with the description of the command before.
+        let Some(name) = line[2..].split(' ').next().filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        let mut command = above.to_vec();
+        command.push(name.to_owned());
+        all.extend(commands(place, &command));
+    }
+    all
+}
 
 #[test]
 fn every_example_of_the_help_works() {
     let place = Place::new();
     std::fs::create_dir(place.path("bin")).unwrap();
-    std::fs::create_dir(place.path("examples")).unwrap();
-    for entry in std::fs::read_dir(root().join("examples")).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, place.path("examples").join(path.file_name().unwrap())).unwrap();
-    }
+    copy(&root().join("examples"), &place.path("examples"));
     std::os::unix::fs::symlink(program(), place.path("bin/effectd")).unwrap();
     let planner = format!(
         "#!/bin/sh\ncat <<'E'\n{}\nE\n",
@@ -238,20 +235,45 @@ fn every_example_of_the_help_works() {
     );
     std::fs::write(place.path("bin/planner"), planner).unwrap();
     std::fs::set_permissions(place.path("bin/planner"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut seen = 0;
-    for command in COMMANDS {
-        let mut arguments: Vec<&str> = command.split_whitespace().collect();
+    copy(&place.state().join("policy"), &place.path("policy.new"));
+    let done = place
+        .effectd(&["run", "examples/write_note.json", "-o", "json"], None)
+        .json(0);
+    let receipt = done["receipt_id"].as_str().unwrap();
+    let mut seen: Vec<String> = Vec::new();
+    for command in commands(&place, &[]) {
+        let mut arguments: Vec<&str> = command.iter().map(String::as_str).collect();
         arguments.push("--help");
-        let help = place.effectd(&arguments, None);
-        let help = help.stdout();
-        let examples = help.split_once("Example").map_or("", |(_, rest)| rest);
-        let examples = examples.lines().skip(1).take_while(|line| line.starts_with("  "));
-        for example in examples {
-            seen += 1;
-            run_example(&place, example.trim());
+        let help = place.effectd(&arguments, None).stdout();
+        let examples = help.split_once("\nExample").map_or("", |(_, rest)| rest);
+        for line in examples.lines().skip(1).take_while(|line| !line.is_empty()) {
+            let line = line.trim();
+            let begins = ["effectd ", "planner "]
+                .iter()
+                .any(|program| line.starts_with(program));
+            match seen.last_mut().filter(|_| !begins) {
+                // Long ones are wrapped.
+                Some(example) => *example = format!("{example} {line}"),
+                None => seen.push(line.to_owned()),
+            }
         }
     }
-    assert!(seen >= 20, "only {seen} examples were found");
+    assert!(seen.len() >= 25, "only {} examples were found", seen.len());
+    for example in seen {
+        // The one id that cannot be known beforehand.
+        run_example(
+            &place,
+            &example.replace("0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12", receipt),
+        );
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
 }
 
 /// An example ends as its own kind of command may end: well, or refused, but never misunderstood.

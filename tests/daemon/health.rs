@@ -15,7 +15,7 @@ fn ready_is_said_when_work_can_be_taken_and_the_watchdog_is_fed() {
 }
 
 #[test]
-fn the_figures_of_pipeline_and_door_are_on_one_page() {
+fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
     let place = Place::new();
     let daemon = place.serve(&[]);
     daemon
@@ -35,6 +35,7 @@ fn the_figures_of_pipeline_and_door_are_on_one_page() {
         "effectd_http_requests_total{route=\"/v1/actions\",status=\"200\"} 2",
         "effectd_http_requests_total{route=\"/v1/actions\",status=\"403\"} 1",
         "effectd_backlog_decisions ",
+        "effectd_store_syncs_total ",
     ] {
         assert!(page.body.contains(line), "{line} is not in\n{}", page.body);
     }

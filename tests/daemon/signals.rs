@@ -63,7 +63,7 @@ fn two_daemons_do_not_share_a_state_or_a_socket() {
 }
 
 #[test]
-fn stopping_answers_who_waits_and_the_rest_stays_on_the_bus() {
+fn what_was_submitted_before_a_stop_is_done_after_the_next_start() {
     let place = Place::new();
     let daemon = place.serve(&[]);
     for number in 0..50 {

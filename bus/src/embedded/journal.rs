@@ -4,8 +4,9 @@
 //! count of the block's chunks, and the bytes. A block is there when all of its chunks are.
 //!
 //! sled keeps up to sixteen neighbours in a page and writes the page anew whenever it divides one: growing at its end, a
-//! journal is written three times over. So keys are made some blocks ahead, with empty values, while dividing their
-//! pages costs nothing; a chunk then replaces an empty value, and only the chunk is written. An empty value is no chunk.
+//! journal of large blocks is written four times over. So keys are made some blocks ahead, with empty values, while
+//! dividing their pages costs nothing; a chunk then replaces an empty value, and only the chunk is written. An empty
+//! value is no chunk.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
