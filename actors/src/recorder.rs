@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Completion, Link, StoreError, StoredReceipt};
-use effectd_contracts::{ActionId, Code, Failure, Phase, Receipt, ReceiptId};
+use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Receipt, ReceiptId, Topic};
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 
@@ -16,6 +16,7 @@ use crate::idempotency::ID_TAKEN;
 use crate::limits::{BACKOFF_FIRST, COMMIT_TRIES};
 use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
+use crate::pipeline::same_decision;
 use crate::seize::{Seized, seize};
 use crate::stage::{PanicWatch, bounded, pass};
 
@@ -73,12 +74,36 @@ impl Recorder {
 
     async fn refused(&self, refusal: Refusal, this: &FactoryRef<(), Record>) {
         refusal.action.hop("recorder");
+        if self.id_is_taken(&refusal).unwrap_or(false) {
+            let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
+            return self.unrecorded(refusal.action, failure).await;
+        }
         let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
         match self.commit(completion).await {
             Err(StoreError::StaleFence { .. }) if refusal.fence.is_none() => {
                 self.refused_after_begun(refusal, this).await;
             }
             committed => self.conclude(refusal.action, receipt, committed).await,
+        }
+    }
+
+    /// Whether another decision was accepted under this id and lies on the bus, while this one came by the door. Its
+    /// refusal must not take the id away from that one. A store that cannot tell cannot commit either.
+    fn id_is_taken(&self, refusal: &Refusal) -> Result<bool, StoreError> {
+        let Action { ticket, request, .. } = &refusal.action;
+        if ticket.lease().is_some() {
+            return Ok(false);
+        }
+        let store = &*self.parts.store;
+        let event = Event::<DecisionData>::id_for(&ticket.action_id);
+        match store.published(&Topic::ActionDecision.into(), &event)? {
+            Some(offset) => Ok(!same_decision(
+                store,
+                offset,
+                request.digest(),
+                &ticket.principal,
+            )?),
+            None => Ok(false),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use effectd_contracts::{ActionId, Digest, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
+use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
 
 use crate::error::StoreError;
 use crate::names::{FamilyName, GroupName, TopicName};
@@ -61,6 +61,9 @@ pub trait Store: Send + Sync {
     /// Reads events from an offset on, touching no group. Stops at `max`, at [`crate::limits::PAGE_ITEMS_MAX`] or when
     /// the page is large. A topic that nobody has published to is empty.
     fn read(&self, topic: &TopicName, from: u64, max: usize) -> Result<EventPage, StoreError>;
+
+    /// The offset under which an event of this id was published; `None` if it was not.
+    fn published(&self, topic: &TopicName, event: &EventId) -> Result<Option<u64>, StoreError>;
 
     /// The first offset stored at this time or later; the topic's end if there is none yet.
     fn offset_at(&self, topic: &TopicName, time: Timestamp) -> Result<u64, StoreError>;

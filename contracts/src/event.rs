@@ -130,12 +130,17 @@ pub struct ExecutedData {
 }
 
 impl Event<DecisionData> {
+    /// The id of the event that brings this action's decision in, whether or not there is one yet.
+    pub fn id_for(action: &ActionId) -> EventId {
+        derived_id("decision", action)
+    }
+
     /// The event that brings a decision in. Its id follows from the action's, so that a decision sent twice is one event.
     pub fn decision(data: DecisionData, trace_id: TraceId, time: Timestamp) -> Self {
         let action_id = data.request.action_id.clone();
         Self {
             specversion: SpecVersion::V1,
-            id: derived_id("decision", &action_id),
+            id: Self::id_for(&action_id),
             source: SOURCE.to_owned(),
             event_type: Topic::ActionDecision.event_type().to_owned(),
             subject: action_id,

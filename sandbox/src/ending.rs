@@ -20,6 +20,8 @@ pub(crate) enum Cause {
     Denied { code: Code, what: String },
     /// The deadline passed.
     TimedOut,
+    /// It answered, but had written more than it may.
+    WroteTooMuch,
     /// The answer announced itself as larger than it may be.
     OutputLimit,
     /// Bytes came that are no answer.
@@ -55,6 +57,11 @@ pub(crate) fn classify(cause: Cause, facts: &Facts) -> Ending {
             true,
         ),
         Cause::TimedOut => (Code::TimedOut, "the deadline passed".to_owned(), true),
+        Cause::WroteTooMuch => (
+            Code::FileLimit,
+            "it wrote more to storage than it may".to_owned(),
+            true,
+        ),
         Cause::OutputLimit => (
             Code::OutputLimit,
             "the answer is larger than it may be".to_owned(),

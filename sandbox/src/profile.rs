@@ -48,6 +48,9 @@ pub struct Limits {
     pub open_files: Option<u64>,
     /// Size of any one file it writes.
     pub file_bytes: Option<u64>,
+    /// Bytes written to storage, all files together. The kernel tells them when the processes end, so what was written by
+    /// then stays; the call fails.
+    pub written_bytes: Option<u64>,
     /// Size of the answer.
     pub output_bytes: Option<u64>,
 }
@@ -61,6 +64,7 @@ pub(crate) struct Ceilings {
     pub(crate) processes: u64,
     pub(crate) open_files: u64,
     pub(crate) file_bytes: u64,
+    pub(crate) written_bytes: u64,
     pub(crate) output_bytes: u64,
     pub(crate) tmp_bytes: u64,
 }
@@ -74,6 +78,7 @@ impl Ceilings {
             processes: self.processes.min(other.processes),
             open_files: self.open_files.min(other.open_files),
             file_bytes: self.file_bytes.min(other.file_bytes),
+            written_bytes: self.written_bytes.min(other.written_bytes),
             output_bytes: self.output_bytes.min(other.output_bytes),
             tmp_bytes: self.tmp_bytes.min(other.tmp_bytes),
         }
@@ -88,6 +93,7 @@ impl Ceilings {
             processes: least(self.processes, limits.processes),
             open_files: least(self.open_files, limits.open_files),
             file_bytes: least(self.file_bytes, limits.file_bytes),
+            written_bytes: least(self.written_bytes, limits.written_bytes),
             output_bytes: least(self.output_bytes, limits.output_bytes).min(OUTPUT_BYTES_MAX),
             tmp_bytes: self.tmp_bytes,
         }

@@ -62,6 +62,13 @@ pub(crate) async fn run(
     }
     denials.count_unanswered(&cause, &facts);
     let usage = usage(ended.unwrap_or_default(), seen.peak_bytes, wall);
+    let wrote_too_much = usage.bytes_written > ceilings.written_bytes;
+    let replied = matches!(cause, Cause::Replied(_));
+    let cause = if replied && wrote_too_much {
+        Cause::WroteTooMuch
+    } else {
+        cause
+    };
     denials.log(call);
     let (ending, denials) = (classify(cause, &facts), denials.0);
     Ok(Answer {

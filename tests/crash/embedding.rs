@@ -1,7 +1,10 @@
 //! The runtime inside somebody else's program.
 
+use std::time::Duration;
+
 use effectd::contracts::{Code, Outcome, Status};
 use effectd::{Answer, Error, Runtime};
+use effectd_actors::failpoint::{Fault, Trap, arm};
 use serde_json::json;
 
 use crate::Test;
@@ -14,6 +17,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("it_works_inside_a_program_with_one_thread", one_thread),
     ("a_program_cannot_replace_a_built_in_tool", no_usurper),
     ("another_meaning_of_an_id_is_refused_to_its_asker_alone", conflict),
+    (
+        "a_refusal_does_not_take_the_id_from_an_accepted_action",
+        refused_meanwhile,
+    ),
     ("an_id_belongs_to_who_used_it_first", other_principal),
     ("no_failpoint_is_in_what_ships", ships_without),
 ];
@@ -79,6 +86,42 @@ fn conflict() {
         assert_eq!(done.receipt.outcome, Outcome::Executed);
         let report = Report::of(&runtime).await;
         report.all_settled();
+        assert_eq!((report.receipts.len(), report.letters.len()), (1, 0));
+        assert!(runtime.stop().await);
+    });
+}
+
+/// An accepted action lies on the bus, not yet claimed, when somebody comes with its id and something impossible.
+fn refused_meanwhile() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place
+            .runtime(|config| config.lease_ttl = Duration::from_secs(2))
+            .await;
+        // The rightful one stalls before its claim; the other is refused before it gets that far.
+        arm(Trap {
+            point: "gate.begin".to_owned(),
+            action: Some("refused-meanwhile".parse().unwrap()),
+            nth: 1,
+            times: 1,
+            fault: Fault::Stall,
+        });
+        let ticket = runtime
+            .submit(parsed(&request("refused-meanwhile", SAFE)))
+            .await
+            .unwrap();
+        match runtime
+            .exec(parsed(&request("refused-meanwhile", "no.such_tool")))
+            .await
+        {
+            Answer::Refused(failure) => assert_eq!(failure.code, Code::ActionConflict),
+            Answer::Done(done) => panic!("{:#?}", done.receipt),
+        }
+        let Answer::Done(done) = ticket.receipt().await.unwrap() else {
+            panic!("refused")
+        };
+        assert_eq!(done.receipt.outcome, Outcome::Executed);
+        let report = Report::of(&runtime).await;
         assert_eq!((report.receipts.len(), report.letters.len()), (1, 0));
         assert!(runtime.stop().await);
     });

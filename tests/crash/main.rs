@@ -25,6 +25,7 @@ mod tools;
 mod embedding;
 mod faults;
 mod matrix;
+mod registered;
 mod restarts;
 mod retries;
 mod settlement;
@@ -39,6 +40,7 @@ type Test = (&'static str, fn());
 fn tests() -> Vec<Test> {
     [
         matrix::TESTS,
+        registered::TESTS,
         settlement::TESTS,
         faults::TESTS,
         restarts::TESTS,

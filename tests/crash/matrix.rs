@@ -32,7 +32,7 @@ const CLASSES: [&str; 3] = [SAFE, PROBE, NEVER];
 
 /// How far an action has come at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stood {
+pub(crate) enum Stood {
     /// The decision is nowhere, unless it was submitted.
     Asked,
     /// Claim and intent are on disk, the effect has not begun.
@@ -45,7 +45,7 @@ enum Stood {
 
 /// Every point of the way, with how far an action has come there, if that is certain. Points of the tool itself begin with `tool.`, points of
 /// the Store with `writer.`, `journal.` or `index.`.
-const WAY: [(&str, Option<Stood>); 20] = [
+pub(crate) const WAY: [(&str, Option<Stood>); 20] = [
     ("validator.begin:1", Some(Stood::Asked)),
     ("validator.end:1", Some(Stood::Asked)),
     ("gate.begin:1", Some(Stood::Asked)),
@@ -217,7 +217,7 @@ fn again(case: &Case, said: &[String]) -> &'static str {
 }
 
 /// Runs until the point and kills there. Says whether the point was reached, and what the process had said.
-fn kill_at(
+pub(crate) fn kill_at(
     place: &Place,
     mode: &'static str,
     point: &str,

@@ -81,6 +81,12 @@ fn unique(bench: &mut Bench<'_>) {
         }]
     );
     assert_eq!(ids(bench, &t, 0), ["1", "2", "3"]);
+    let published = |id: &str| bench.store.published(&t, &id.parse().unwrap()).unwrap();
+    assert_eq!(["1", "3", "4"].map(published), [Some(0), Some(2), None]);
+    assert_eq!(
+        bench.store.published(&topic("never"), &"1".parse().unwrap()),
+        Ok(None)
+    );
 }
 
 fn whole(bench: &mut Bench<'_>) {

@@ -1,11 +1,11 @@
 //! Reading: from the index to the journal to the vault. Readers never wait for the writer.
 
-use effectd_contracts::Timestamp;
+use effectd_contracts::{EventId, Timestamp};
 
 use super::queries::next_posting;
 use super::{Served, Shared, timestamp};
 use crate::block;
-use crate::codec::{Malformed, Place, Span};
+use crate::codec::{Malformed, Place, Reader, Span};
 use crate::desk::{entry_context, index_damaged, letter_context};
 use crate::error::StoreError;
 use crate::journal::ADVICE;
@@ -393,6 +393,17 @@ fn event_run(served: &Served, topic: &TopicName, offset: u64) -> Result<(u64, Ru
     let run = decode_run(found).map_err(|error| index_damaged(&error))?;
     run.filter(|(first, run)| offset - first < run.spans.len() as u64)
         .ok_or_else(|| gap(topic, offset))
+}
+
+/// The offset under which an event's id was published.
+pub(super) fn published_at(
+    served: &Served,
+    topic: &TopicName,
+    id: &EventId,
+) -> Result<Option<u64>, StoreError> {
+    let found = served.table.view(None).get(&keys::event(topic, id))?;
+    let offset = found.map(|bytes| Reader::new(&bytes, 0).u64()).transpose();
+    offset.map_err(|error| index_damaged(&error))
 }
 
 fn gap(topic: &TopicName, offset: u64) -> StoreError {

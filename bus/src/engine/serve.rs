@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use effectd_contracts::{ActionId, Digest, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
+use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
 
 use super::drafts::{bound, check_settlement, check_ttl};
 use super::queue::{Finish, Job, Operation};
-use super::{LocalStore, Shared, timestamp};
+use super::{LocalStore, Shared, reads, timestamp};
 use crate::desk::{Admittance, Desk, Grant, Verdict};
 use crate::error::StoreError;
 use crate::fold::OpenClaim;
@@ -94,6 +94,12 @@ impl Store for LocalStore {
 
     fn read(&self, topic: &TopicName, from: u64, max: usize) -> Result<EventPage, StoreError> {
         self.shared().read_page(topic, from, max)
+    }
+
+    fn published(&self, topic: &TopicName, event: &EventId) -> Result<Option<u64>, StoreError> {
+        let served = self.shared().served();
+        served.alive()?;
+        reads::published_at(&served, topic, event)
     }
 
     fn offset_at(&self, topic: &TopicName, time: Timestamp) -> Result<u64, StoreError> {

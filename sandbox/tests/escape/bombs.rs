@@ -273,6 +273,16 @@ pub(crate) fn promises() -> Vec<Promise> {
                 }
                 let written = scene.attack(DEFAULT, "fill", json!(1 << 20));
                 assert_eq!(replied(&written), json!(0));
+                let all_files = Limits {
+                    written_bytes: Some(1 << 20),
+                    ..Limits::default()
+                };
+                let answer = scene.run(limited(scene.call(DEFAULT, "fill", json!(4 << 20)), all_files));
+                assert_eq!(
+                    killed(&answer).as_str(),
+                    "file_limit",
+                    "all files together: {answer:?}"
+                );
                 assert_eq!(scene.control("fill", json!(4 << 20)), json!(0), "the control");
                 assert_eq!(scene.control("open", json!(100)), json!(100), "the control");
             },
