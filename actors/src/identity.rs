@@ -55,20 +55,20 @@ impl Identity {
 
     /// A keyed digest of a value: equal values are equal, but without the key nobody can try values out.
     pub fn digest(&self, value: &Value) -> String {
-        let text = canonical::to_string(value);
-        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
-        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.digest_key).expect("any key will do");
-        mac.update(text.as_bytes());
-        hex(&mac.finalize().into_bytes())
+        hex(&self.mac(canonical::to_string(value).as_bytes()))
     }
 
     /// A digest under the device's key. Digests of whole requests lie on disk and stand in receipts; unkeyed, they would
     /// let anyone try out what a short secret in them was.
     pub fn keyed(&self, digest: &Digest) -> Digest {
+        Digest::from_bytes(self.mac(digest.as_bytes()))
+    }
+
+    fn mac(&self, bytes: &[u8]) -> [u8; 32] {
         #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
         let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.digest_key).expect("any key will do");
-        mac.update(digest.as_bytes());
-        Digest::from_bytes(mac.finalize().into_bytes().into())
+        mac.update(bytes);
+        mac.finalize().into_bytes().into()
     }
 
     /// Signs the receipt: everything in it but the signature, in canonical form.
