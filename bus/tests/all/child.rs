@@ -76,6 +76,18 @@ impl Worker {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
+    /// Stops the child and waits until every thread of it stands still, the ones inside a sync too.
+    pub(crate) fn stop(&self) {
+        self.signal(nix::sys::signal::Signal::SIGSTOP);
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        let options = nix::sys::wait::WaitPidFlag::WUNTRACED;
+        let status = nix::sys::wait::waitpid(pid, Some(options)).unwrap();
+        assert!(
+            matches!(status, nix::sys::wait::WaitStatus::Stopped(..)),
+            "{status:?}"
+        );
+    }
+
     /// Everything that has been said up to now, without waiting for more.
     pub(crate) fn said(&self) -> Vec<String> {
         self.lines.try_iter().collect()
@@ -83,9 +95,13 @@ impl Worker {
 
     /// Kills the child, and gives the rest of what it said.
     pub(crate) fn kill(mut self) -> Vec<String> {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.end();
         self.lines.iter().collect()
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// Waits for the child to end by itself.
@@ -93,6 +109,13 @@ impl Worker {
         let lines = self.lines.iter().collect();
         assert!(self.child.wait().unwrap().success());
         lines
+    }
+}
+
+/// A child that works until it is killed must not outlive a test that failed.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -4,6 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Copies taken of an image that is being written to, before the test gives up.
+const COPIES_MAX: u32 = 50;
+
 /// Says that a test needs root, in the words that CI looks for.
 pub(crate) fn is_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
@@ -76,10 +79,26 @@ pub(crate) fn make_ext4(image: &Path, megabytes: u64) {
     );
 }
 
-/// Copies an image as it is at this moment.
+/// Copies an image as it was at one moment. The kernel may write to it meanwhile, and a copy of its beginning before and
+/// its end after a write is a disk that never was; so it is copied until a copy is still the same as the image.
 pub(crate) fn copy_image(from: &Path, to: &Path) {
-    run(
-        "cp",
-        &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()],
-    );
+    for _ in 0..COPIES_MAX {
+        run(
+            "cp",
+            &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()],
+        );
+        if same(from, to) {
+            return;
+        }
+    }
+    panic!("the image did not stand still for {COPIES_MAX} copies");
+}
+
+fn same(left: &Path, right: &Path) -> bool {
+    let status = Command::new("cmp").arg("--silent").args([left, right]).status();
+    match status.expect("cmp is installed").code() {
+        Some(0) => true,
+        Some(1) => false,
+        other => panic!("cmp: {other:?}"),
+    }
 }

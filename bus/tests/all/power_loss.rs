@@ -35,7 +35,7 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, no_sync: bool) -> u32 {
         for _ in 0..lines_between + 13 * cut {
             witness.hear(&worker.line().expect("the child is alive"));
         }
-        worker.signal(Signal::SIGSTOP);
+        worker.stop();
         worker.said().iter().for_each(|line| witness.hear(line));
         copy_image(&image, &copy);
         worker.signal(Signal::SIGCONT);
