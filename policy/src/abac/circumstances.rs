@@ -1,133 +1,300 @@
 //! What rules see of a request, in the shape of the schema.
+//!
+//! There is one list of it, [`Seen`]. Cedar is given its values from there, and so is the [sieve](super::sieve) before it:
+//! the two cannot see different things.
 
 use cedar_policy::{Context, RestrictedExpression};
-use effectd_contracts::{SafetyClass, SideEffect};
+use effectd_contracts::{RiskLevel, SafetyClass, SideEffect, SpaceId};
 
 use crate::facts::Facts;
 use crate::policy::Policy;
+use crate::policy::clock::TimeOfDay;
+use crate::policy::roles::Holder;
 use crate::policy::tables::Tables;
 use crate::risk::Risk;
 
-/// The texts among the circumstances. What rules see and what they are grouped by comes from here.
-pub(crate) struct Texts<'f> {
-    principal: &'f str,
-    actor: &'f str,
-    device: &'f str,
-    device_class: &'f str,
-    tool: &'f str,
-    tool_source: &'f str,
-    safety_class: &'static str,
-    automation: &'f str,
+/// One value that rules can compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value<'a> {
+    Text(&'a str),
+    Truth(bool),
+    Number(i64),
 }
 
-impl<'f> Texts<'f> {
-    /// Where they stand in the context.
-    pub(crate) const NAMES: [&'static str; 8] = [
-        "principal",
-        "actor.id",
-        "device.id",
-        "device.class",
-        "tool.id",
-        "tool.source",
-        "tool.safety_class",
-        "automation",
-    ];
+/// Everything about a request that rules can look at.
+pub(crate) struct Seen<'f> {
+    facts: &'f Facts,
+    risk: &'f Risk,
+    tables: &'f Tables,
+    holder: Option<&'f Holder>,
+    time: TimeOfDay,
+}
 
-    pub(crate) fn of(facts: &'f Facts, risk: &Risk, tables: &'f Tables) -> Self {
-        let device = facts.device.as_deref();
-        let tool = facts.tool.id.as_str();
+/// A value by its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Field {
+    SubjectKind,
+    SpaceClass,
+    SpaceOrg,
+    Principal,
+    ActorId,
+    ActorKnown,
+    DeviceId,
+    DeviceClass,
+    ToolId,
+    ToolSource,
+    ToolSafetyClass,
+    ToolTier,
+    ToolContained,
+    ToolReversible,
+    ClockHour,
+    ClockMinute,
+    ClockWeekday,
+    ClockNight,
+    ClockUnix,
+    Automation,
+    DryRun,
+    CrossSpace,
+}
+
+/// Where each value stands, as rules write it.
+const PLACES: [(&str, Field); 22] = [
+    ("principal.kind", Field::SubjectKind),
+    ("resource.class", Field::SpaceClass),
+    ("resource.org", Field::SpaceOrg),
+    ("context.principal", Field::Principal),
+    ("context.actor.id", Field::ActorId),
+    ("context.actor.known", Field::ActorKnown),
+    ("context.device.id", Field::DeviceId),
+    ("context.device.class", Field::DeviceClass),
+    ("context.tool.id", Field::ToolId),
+    ("context.tool.source", Field::ToolSource),
+    ("context.tool.safety_class", Field::ToolSafetyClass),
+    ("context.tool.tier", Field::ToolTier),
+    ("context.tool.contained", Field::ToolContained),
+    ("context.tool.reversible", Field::ToolReversible),
+    ("context.clock.hour", Field::ClockHour),
+    ("context.clock.minute", Field::ClockMinute),
+    ("context.clock.weekday", Field::ClockWeekday),
+    ("context.clock.night", Field::ClockNight),
+    ("context.clock.unix", Field::ClockUnix),
+    ("context.automation", Field::Automation),
+    ("context.dry_run", Field::DryRun),
+    ("context.cross_space", Field::CrossSpace),
+];
+
+/// Where the one set stands: the effects that a tool declares.
+pub(crate) const EFFECTS_PLACE: &str = "context.tool.side_effects";
+
+impl Field {
+    pub(crate) fn at(place: &str) -> Option<Self> {
+        PLACES
+            .iter()
+            .find(|(name, _)| *name == place)
+            .map(|(_, field)| *field)
+    }
+}
+
+impl<'f> Seen<'f> {
+    pub(crate) fn of(facts: &'f Facts, risk: &'f Risk, policy: &'f Policy) -> Self {
+        let tables = policy.tables();
         Self {
-            principal: facts.principal.as_str(),
-            actor: facts.actor.as_deref().unwrap_or_default(),
-            device: device.unwrap_or_default(),
-            device_class: device.map_or("none", |id| {
-                tables.devices.get(id).map_or("unknown", String::as_str)
-            }),
-            tool,
-            tool_source: tool.rsplit_once('.').map_or(tool, |(source, _)| source),
-            safety_class: class_word(risk.class),
-            automation: facts.automation.as_deref().unwrap_or_default(),
+            facts,
+            risk,
+            tables,
+            holder: tables.subjects.get(facts.subject.as_str()),
+            time: tables.clock.time_of_day(facts.now, facts.utc_offset_min),
         }
     }
 
-    /// By its place in the context; a name that is none of [`Self::NAMES`] has no text.
-    pub(crate) fn get(&self, name: &str) -> &str {
-        match name {
-            "principal" => self.principal,
-            "actor.id" => self.actor,
-            "device.id" => self.device,
-            "device.class" => self.device_class,
-            "tool.id" => self.tool,
-            "tool.source" => self.tool_source,
-            "tool.safety_class" => self.safety_class,
-            "automation" => self.automation,
-            _ => "",
+    pub(crate) fn subject(&self) -> &'f str {
+        self.facts.subject.as_str()
+    }
+
+    pub(crate) fn space(&self) -> &'f SpaceId {
+        &self.facts.space
+    }
+
+    pub(crate) fn level(&self) -> RiskLevel {
+        self.facts.tool.risk_level
+    }
+
+    /// All roles of the subject, also inherited ones; one that is reached in two ways comes twice.
+    pub(crate) fn roles(&self) -> impl Iterator<Item = &'f str> {
+        self.holder
+            .into_iter()
+            .flat_map(|holder| &holder.roles)
+            .flat_map(|role| role.includes.iter().map(String::as_str))
+    }
+
+    pub(crate) fn has_role(&self, name: &str) -> bool {
+        self.holder.is_some_and(|holder| holder.has_role(name))
+    }
+
+    pub(crate) fn has_effect(&self, word: &str) -> bool {
+        let effects = &self.facts.tool.side_effects;
+        effects.iter().any(|effect| effect_word(*effect) == word)
+    }
+
+    pub(crate) fn get(&self, field: Field) -> Value<'f> {
+        let Self {
+            facts,
+            risk,
+            tables,
+            time,
+            ..
+        } = self;
+        let tool = &facts.tool;
+        let device = facts.device.as_deref();
+        let actor = facts.actor.as_deref();
+        match field {
+            Field::SubjectKind => Value::Text(subject_kind(facts.subject.as_str())),
+            Field::SpaceClass => Value::Text(facts.space.class()),
+            Field::SpaceOrg => {
+                let space = tables.spaces.get(&facts.space);
+                Value::Text(space.and_then(|space| space.org.as_deref()).unwrap_or_default())
+            }
+            Field::Principal => Value::Text(facts.principal.as_str()),
+            Field::ActorId => Value::Text(actor.unwrap_or_default()),
+            Field::ActorKnown => Value::Truth(actor.is_some_and(|actor| tables.actors.contains_key(actor))),
+            Field::DeviceId => Value::Text(device.unwrap_or_default()),
+            Field::DeviceClass => Value::Text(device.map_or("none", |id| {
+                tables.devices.get(id).map_or("unknown", String::as_str)
+            })),
+            Field::ToolId => Value::Text(tool.id.as_str()),
+            Field::ToolSource => {
+                let id = tool.id.as_str();
+                Value::Text(id.rsplit_once('.').map_or(id, |(source, _)| source))
+            }
+            Field::ToolSafetyClass => Value::Text(class_word(risk.class)),
+            Field::ToolTier => Value::Number(risk.tier as i64),
+            Field::ToolContained => Value::Truth(tool.is_contained()),
+            Field::ToolReversible => Value::Truth(tool.reversible),
+            Field::ClockHour => Value::Number(time.minute / 60),
+            Field::ClockMinute => Value::Number(time.minute),
+            Field::ClockWeekday => Value::Number(time.weekday),
+            Field::ClockNight => Value::Truth(time.night),
+            Field::ClockUnix => Value::Number(time.unix),
+            Field::Automation => Value::Text(facts.automation.as_deref().unwrap_or_default()),
+            Field::DryRun => Value::Truth(facts.dry_run),
+            Field::CrossSpace => Value::Truth(risk.cross_space),
+        }
+    }
+
+    /// The circumstances as Cedar takes them, with the parts that some rule looks at.
+    pub(crate) fn context(&self, needs: Needs) -> Result<Context, String> {
+        let mut parts = Vec::with_capacity(Needs::PARTS.len());
+        for part in Needs::PARTS.into_iter().filter(|part| needs.has(part)) {
+            parts.push((part.to_owned(), self.part(part)?));
+        }
+        Context::from_pairs(parts).map_err(|error| error.to_string())
+    }
+
+    /// One part: a value, or a record of all values below it.
+    fn part(&self, part: &str) -> Result<RestrictedExpression, String> {
+        let mut fields = Vec::new();
+        for (place, field) in &PLACES {
+            let Some(below) = place
+                .strip_prefix("context.")
+                .and_then(|place| place.strip_prefix(part))
+            else {
+                continue;
+            };
+            let value = expression(self.get(*field));
+            match below.strip_prefix('.') {
+                Some(name) => fields.push((name.to_owned(), value)),
+                None if below.is_empty() => return Ok(value),
+                None => {}
+            }
+        }
+        if part == "tool" {
+            let words = self
+                .facts
+                .tool
+                .side_effects
+                .iter()
+                .map(|effect| effect_word(*effect));
+            let effects = words.map(|word| RestrictedExpression::new_string(word.to_owned()));
+            fields.push(("side_effects".to_owned(), RestrictedExpression::new_set(effects)));
+        }
+        RestrictedExpression::new_record(fields).map_err(|error| error.to_string())
+    }
+}
+
+fn expression(value: Value<'_>) -> RestrictedExpression {
+    match value {
+        Value::Text(text) => RestrictedExpression::new_string(text.to_owned()),
+        Value::Truth(truth) => RestrictedExpression::new_bool(truth),
+        Value::Number(number) => RestrictedExpression::new_long(number),
+    }
+}
+
+/// Which parts of the circumstances a rule looks at. The others need not be made for it: they are most of what a request
+/// to Cedar costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Needs(u8);
+
+impl Needs {
+    const PARTS: [&'static str; 8] = [
+        "principal",
+        "actor",
+        "device",
+        "tool",
+        "clock",
+        "automation",
+        "dry_run",
+        "cross_space",
+    ];
+    /// All parts.
+    pub(crate) const ALL: Self = Self(u8::MAX);
+
+    fn bit(part: &str) -> Option<u8> {
+        let index = Self::PARTS.iter().position(|name| *name == part)?;
+        Some(1 << index)
+    }
+
+    fn has(self, part: &str) -> bool {
+        Self::bit(part).is_some_and(|bit| self.0 & bit != 0)
+    }
+
+    /// What both need.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// What a rule needs, from its JSON. Whoever looks at the context itself, and not at a part of it, needs all.
+    pub(crate) fn of(rule: &serde_json::Value) -> Self {
+        match rule {
+            serde_json::Value::Array(items) => items.iter().map(Self::of).fold(Self::default(), Self::and),
+            serde_json::Value::Object(members) => {
+                if let Some(part) = part_of_context(rule) {
+                    return Self::bit(part).map_or(Self::ALL, Self);
+                }
+                if members.get("Var").is_some_and(|name| name == "context") {
+                    return Self::ALL;
+                }
+                members.values().map(Self::of).fold(Self::default(), Self::and)
+            }
+            serde_json::Value::Null
+            | serde_json::Value::Bool(_)
+            | serde_json::Value::Number(_)
+            | serde_json::Value::String(_) => Self::default(),
         }
     }
 }
 
-/// The circumstances as Cedar takes them.
-pub(crate) fn context(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Context, String> {
-    let tables = policy.tables();
-    let text = |text: &str| RestrictedExpression::new_string(text.to_owned());
-    let truth = RestrictedExpression::new_bool;
-    let number = RestrictedExpression::new_long;
-    let record = |fields: Vec<(&str, RestrictedExpression)>| {
-        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
-        RestrictedExpression::new_record(fields).map_err(|error| error.to_string())
-    };
-    let actor = facts.actor.as_deref();
-    let texts = Texts::of(facts, risk, tables);
-    let time = tables.clock.time_of_day(facts.now, facts.utc_offset_min);
-    let tool = &facts.tool;
-    let effects = tool.side_effects.iter().map(|effect| text(effect_word(*effect)));
-    let fields = [
-        ("principal", text(texts.principal)),
-        (
-            "actor",
-            record(vec![
-                ("id", text(texts.actor)),
-                (
-                    "known",
-                    truth(actor.is_some_and(|actor| tables.actors.contains_key(actor))),
-                ),
-            ])?,
-        ),
-        (
-            "device",
-            record(vec![
-                ("id", text(texts.device)),
-                ("class", text(texts.device_class)),
-            ])?,
-        ),
-        (
-            "tool",
-            record(vec![
-                ("id", text(texts.tool)),
-                ("source", text(texts.tool_source)),
-                ("safety_class", text(texts.safety_class)),
-                ("tier", number(risk.tier as i64)),
-                ("contained", truth(tool.is_contained())),
-                ("reversible", truth(tool.reversible)),
-                ("side_effects", RestrictedExpression::new_set(effects)),
-            ])?,
-        ),
-        (
-            "clock",
-            record(vec![
-                ("hour", number(time.minute / 60)),
-                ("minute", number(time.minute)),
-                ("weekday", number(time.weekday)),
-                ("night", truth(time.night)),
-                ("unix", number(time.unix)),
-            ])?,
-        ),
-        ("automation", text(texts.automation)),
-        ("dry_run", truth(facts.dry_run)),
-        ("cross_space", truth(risk.cross_space)),
-    ];
-    Context::from_pairs(fields.into_iter().map(|(name, value)| (name.to_owned(), value)))
-        .map_err(|error| error.to_string())
+/// `tool` of `context.tool`.
+fn part_of_context(expression: &serde_json::Value) -> Option<&str> {
+    let access = expression.get(".")?;
+    if access.get("left")?.get("Var")? != "context" {
+        return None;
+    }
+    access.get("attr")?.as_str()
+}
+
+/// What stands before `://`.
+pub(crate) fn subject_kind(subject: &str) -> &str {
+    subject.split_once("://").map_or("", |(kind, _)| kind)
 }
 
 const fn class_word(class: SafetyClass) -> &'static str {

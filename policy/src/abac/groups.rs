@@ -1,128 +1,114 @@
 //! Rules in groups, so that a request meets only the rules that could apply to it.
 //!
 //! A rule belongs to the group of one condition that it cannot do without: its subject, role or space, or a comparison such
-//! as `context.device.class == "phone"` that stands first in its `when`. Cedar looks at the scope and then at conditions
-//! from left to right, and stops at the first that is false. So a rule whose group is not asked would have been false, and
-//! could not have failed either; leaving it out changes no answer.
+//! as `context.device.class == "phone"` that its conditions begin with. A rule whose group is not asked would be left out
+//! by its own [sieve](super::sieve) too, so groups change no answer; they only spare the looking.
 
 use std::collections::HashMap;
 
-use cedar_policy::{EntityUid, Policy, PolicySet, PrincipalConstraint, ResourceConstraint};
-use serde_json::Value;
+use cedar_policy::{Policy, PolicySet};
 
-use super::Texts;
+use super::circumstances::{Field, Needs, Seen, Value};
+use super::sieve::Sieve;
 
-/// The condition that all rules of a group have in common.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Guard {
-    Always,
-    Subject(String),
-    Role(String),
-    Space(String),
-    Text(&'static str, String),
+/// Rules that are asked together.
+#[derive(Default)]
+pub(crate) struct Asked {
+    pub(crate) rules: PolicySet,
+    /// What they look at.
+    pub(crate) needs: Needs,
+}
+
+/// Rules with a condition in common.
+#[derive(Default)]
+struct Group {
+    /// Those that the condition alone decides about.
+    plain: Asked,
+    /// Those that a closer look may leave out.
+    sieved: Vec<(Sieve, Asked)>,
 }
 
 /// All rules, in groups.
+#[derive(Default)]
 pub(crate) struct Groups {
-    groups: HashMap<Guard, PolicySet>,
-    /// The texts that some rule is grouped by.
-    texts: Vec<&'static str>,
+    always: Group,
+    by_subject: HashMap<String, Group>,
+    by_role: HashMap<String, Group>,
+    by_space: HashMap<String, Group>,
+    by_text: Vec<(Field, HashMap<String, Group>)>,
 }
 
 impl Groups {
     pub(crate) fn new(rules: &PolicySet) -> Result<Self, String> {
-        let mut groups: HashMap<Guard, PolicySet> = HashMap::new();
+        let mut groups = Self::default();
         for rule in rules.policies() {
-            groups
-                .entry(guard(rule))
-                .or_default()
-                .add(rule.clone())
-                .map_err(|error| error.to_string())?;
+            groups.add(rule)?;
         }
-        let used = |name: &&'static str| {
-            groups
-                .keys()
-                .any(|guard| matches!(guard, Guard::Text(text, _) if text == name))
+        Ok(groups)
+    }
+
+    fn add(&mut self, rule: &Policy) -> Result<(), String> {
+        let json = rule.to_json().map_err(|error| error.to_string())?;
+        let (sieve, needs) = (Sieve::of(rule, &json), Needs::of(&json));
+        let group = self.home(&sieve);
+        let asked = if sieve.is_useful() {
+            group.sieved.push((sieve, Asked::default()));
+            group.sieved.last_mut().map(|(_, asked)| asked)
+        } else {
+            Some(&mut group.plain)
         };
-        let texts = Texts::NAMES.iter().copied().filter(used).collect();
-        Ok(Self { groups, texts })
+        let Some(asked) = asked else { return Ok(()) };
+        asked.needs = asked.needs.and(needs);
+        asked.rules.add(rule.clone()).map_err(|error| error.to_string())
     }
 
-    /// The groups that could apply to a request.
-    pub(crate) fn of<'g>(
-        &'g self,
-        subject: &str,
-        space: &str,
-        roles: impl IntoIterator<Item = &'g str>,
-        texts: &Texts<'_>,
-    ) -> impl Iterator<Item = &'g PolicySet> {
-        let mut guards = vec![
-            Guard::Always,
-            Guard::Subject(subject.to_owned()),
-            Guard::Space(space.to_owned()),
-        ];
-        guards.extend(roles.into_iter().map(|role| Guard::Role(role.to_owned())));
-        guards.extend(
-            self.texts
-                .iter()
-                .map(|name| Guard::Text(name, texts.get(name).to_owned())),
-        );
-        guards.into_iter().filter_map(|guard| self.groups.get(&guard))
-    }
-}
-
-/// The most telling condition that the rule cannot do without.
-fn guard(rule: &Policy) -> Guard {
-    let named = |uid: &EntityUid, kind: &str| {
-        (uid.type_name().to_string() == kind).then(|| uid.id().unescaped().to_owned())
-    };
-    let by_principal = match rule.principal_constraint() {
-        PrincipalConstraint::Eq(uid) => named(&uid, "Subject").map(Guard::Subject),
-        PrincipalConstraint::In(uid) | PrincipalConstraint::IsIn(_, uid) => {
-            named(&uid, "Role").map(Guard::Role)
+    /// The group of the most telling condition.
+    fn home(&mut self, sieve: &Sieve) -> &mut Group {
+        let scope = sieve.scope();
+        if let Some(subject) = &scope.subject {
+            return self.by_subject.entry(subject.clone()).or_default();
         }
-        PrincipalConstraint::Any | PrincipalConstraint::Is(_) => None,
-    };
-    if let Some(guard @ Guard::Subject(_)) = by_principal {
-        return guard;
+        if let Some((field, text)) = sieve.first_text() {
+            let known = self.by_text.iter().position(|(known, _)| *known == field);
+            let index = known.unwrap_or_else(|| {
+                self.by_text.push((field, HashMap::new()));
+                self.by_text.len() - 1
+            });
+            return self.by_text[index].1.entry(text.to_owned()).or_default();
+        }
+        if let Some(space) = &scope.space {
+            return self.by_space.entry(space.clone()).or_default();
+        }
+        if let Some(role) = &scope.role {
+            return self.by_role.entry(role.clone()).or_default();
+        }
+        &mut self.always
     }
-    let by_space = match rule.resource_constraint() {
-        ResourceConstraint::Eq(uid) => named(&uid, "Space").map(Guard::Space),
-        ResourceConstraint::In(_)
-        | ResourceConstraint::IsIn(_, _)
-        | ResourceConstraint::Any
-        | ResourceConstraint::Is(_) => None,
-    };
-    by_text(rule)
-        .or(by_space)
-        .or(by_principal)
-        .unwrap_or(Guard::Always)
-}
 
-/// `context.<text> == "literal"`, if that is what the first `when` begins with.
-fn by_text(rule: &Policy) -> Option<Guard> {
-    let rule = rule.to_json().ok()?;
-    let first = rule.get("conditions")?.get(0)?;
-    if first.get("kind")? != "when" {
-        return None;
+    /// The rules that could apply to a request.
+    pub(crate) fn of(&self, seen: &Seen<'_>) -> Vec<&Asked> {
+        let mut groups = vec![&self.always];
+        groups.extend(self.by_subject.get(seen.subject()));
+        groups.extend(self.by_space.get(seen.space().as_str()));
+        for (field, by_text) in &self.by_text {
+            match seen.get(*field) {
+                Value::Text(text) => groups.extend(by_text.get(text)),
+                // A comparison with a text is about a text.
+                Value::Truth(_) | Value::Number(_) => {}
+            }
+        }
+        let mut roles: Vec<&str> = seen.roles().collect();
+        roles.sort_unstable();
+        roles.dedup();
+        groups.extend(roles.into_iter().filter_map(|role| self.by_role.get(role)));
+        let mut asked = Vec::new();
+        for group in groups {
+            if !group.plain.rules.is_empty() {
+                asked.push(&group.plain);
+            }
+            let sieved = group.sieved.iter().filter(|(sieve, _)| !sieve.leaves_out(seen));
+            asked.extend(sieved.map(|(_, asked)| asked));
+        }
+        asked
     }
-    let mut body = first.get("body")?;
-    while let Some(and) = body.get("&&") {
-        body = and.get("left")?;
-    }
-    let comparison = body.get("==")?;
-    let literal = comparison.get("right")?.get("Value")?.as_str()?;
-    let path = path_in_context(comparison.get("left")?)?;
-    let name = Texts::NAMES.iter().find(|name| **name == path)?;
-    Some(Guard::Text(name, literal.to_owned()))
-}
-
-fn path_in_context(expression: &Value) -> Option<String> {
-    let access = expression.get(".")?;
-    let attribute = access.get("attr")?.as_str()?;
-    let of = access.get("left")?;
-    if of.get("Var").and_then(Value::as_str) == Some("context") {
-        return Some(attribute.to_owned());
-    }
-    path_in_context(of).map(|path| format!("{path}.{attribute}"))
 }

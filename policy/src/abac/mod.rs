@@ -6,9 +6,10 @@
 
 mod circumstances;
 mod groups;
+mod sieve;
 mod statements;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use cedar_policy::{
@@ -25,8 +26,8 @@ use crate::policy::tables::Tables;
 use crate::risk::Risk;
 use crate::source::SourceFile;
 
-use circumstances::{Texts, context};
-use groups::Groups;
+use circumstances::{Needs, Seen, subject_kind};
+use groups::{Asked, Groups};
 
 /// What rules may look at.
 pub const CEDAR_SCHEMA: &str = include_str!("../../schema/effectd.cedarschema");
@@ -47,17 +48,17 @@ pub(crate) struct Abac {
     groups: Groups,
     /// All rules in one, to hold the groups against.
     #[cfg(test)]
-    whole: PolicySet,
+    whole: Asked,
     entities: Entities,
-    /// Where each rule stands.
-    places: HashMap<PolicyId, Location>,
+    /// How each rule is cited.
+    citations: HashMap<PolicyId, String>,
     names: Names,
 }
 
 impl std::fmt::Debug for Abac {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Abac")
-            .field("rules", &self.places.len())
+            .field("rules", &self.citations.len())
             .finish_non_exhaustive()
     }
 }
@@ -153,48 +154,41 @@ impl Abac {
             authorizer: Authorizer::new(),
             groups,
             #[cfg(test)]
-            whole: rules,
+            whole: Asked {
+                rules,
+                needs: Needs::ALL,
+            },
             entities,
-            places,
+            citations: places
+                .iter()
+                .map(|(id, place)| (id.clone(), cite(id, place)))
+                .collect(),
             names,
         })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.citations.len()
     }
 
     /// Asks the rules about a known subject in a known space.
     pub(crate) fn ask(&self, facts: &Facts, risk: &Risk, policy: &Policy) -> AbacAnswer {
-        let tables = policy.tables();
-        let holder = tables.subjects.get(facts.subject.as_str());
-        let roles: BTreeSet<&str> = holder
-            .iter()
-            .flat_map(|holder| &holder.roles)
-            .flat_map(|role| role.includes.iter().map(String::as_str))
-            .collect();
-        let texts = Texts::of(facts, risk, tables);
-        let groups = self
-            .groups
-            .of(facts.subject.as_str(), facts.space.as_str(), roles, &texts);
-        self.ask_groups(groups, facts, risk, policy)
+        let seen = Seen::of(facts, risk, policy);
+        self.ask_these(&self.groups.of(&seen), &seen)
     }
 
-    /// A failure in any group is a failure; then any rule that forbids goes before every rule that permits.
-    fn ask_groups<'g>(
-        &self,
-        groups: impl Iterator<Item = &'g PolicySet>,
-        facts: &Facts,
-        risk: &Risk,
-        policy: &Policy,
-    ) -> AbacAnswer {
-        let request = match self.request(facts, risk, policy) {
+    /// A failure of any rule is a failure; then any rule that forbids goes before every rule that permits.
+    fn ask_these(&self, rules: &[&Asked], seen: &Seen<'_>) -> AbacAnswer {
+        let needs = rules.iter().map(|asked| asked.needs);
+        let request = match self.request(seen, needs.fold(Needs::default(), Needs::and)) {
             Ok(request) => request,
             Err(message) => return AbacAnswer::Failed { message },
         };
         let (mut permits, mut forbids, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-        for group in groups {
-            let response = self.authorizer.is_authorized(&request, group, &self.entities);
+        for asked in rules {
+            let response = self
+                .authorizer
+                .is_authorized(&request, &asked.rules, &self.entities);
             failures.extend(response.diagnostics().errors().map(ToString::to_string));
             let rules = response.diagnostics().reason().map(|id| self.cite(id));
             match response.decision() {
@@ -212,25 +206,29 @@ impl Abac {
         }
     }
 
-    fn request(&self, facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Request, String> {
+    fn request(&self, seen: &Seen<'_>, needs: Needs) -> Result<Request, String> {
         Request::new(
-            uid(&self.names.subject, facts.subject.as_str()),
-            self.names.action(facts.tool.risk_level),
-            uid(&self.names.space, facts.space.as_str()),
-            context(facts, risk, policy)?,
+            uid(&self.names.subject, seen.subject()),
+            self.names.action(seen.level()),
+            uid(&self.names.space, seen.space().as_str()),
+            seen.context(needs)?,
             None,
         )
         .map_err(|error| error.to_string())
     }
 
-    /// `night-rest (rules.cedar:4)`, or only the place if the rule has no id of its own.
     fn cite(&self, id: &PolicyId) -> String {
-        let name: &str = id.as_ref();
-        match self.places.get(id).map(ToString::to_string) {
-            Some(place) if place != name => format!("{name} ({place})"),
-            Some(place) => place,
-            None => name.to_owned(),
-        }
+        self.citations.get(id).cloned().unwrap_or_else(|| id.to_string())
+    }
+}
+
+/// `night-rest (rules.cedar:4)`, or only the place if the rule has no id of its own.
+fn cite(id: &PolicyId, place: &Location) -> String {
+    let (name, place): (&str, _) = (id.as_ref(), place.to_string());
+    if place == name {
+        place
+    } else {
+        format!("{name} ({place})")
     }
 }
 
@@ -298,10 +296,9 @@ fn entities(names: &Names, tables: &Tables) -> Result<Entities, String> {
             .iter()
             .map(|role| uid(&names.role, &role.name))
             .collect();
-        let kind = id.split_once("://").map_or("", |(kind, _)| kind);
         all.push(entity(
             uid(&names.subject, id),
-            vec![("kind", text(kind))],
+            vec![("kind", text(subject_kind(id)))],
             parents,
         )?);
     }
@@ -326,100 +323,4 @@ fn entities(names: &Names, tables: &Tables) -> Result<Entities, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::{Overlay, demo};
-    use serde_json::json;
-
-    /// Requests are made without checking them against the schema, since that costs as much as evaluating them; so what
-    /// is made must fit it by construction.
-    #[test]
-    fn the_circumstances_fit_the_schema_that_rules_are_validated_with() {
-        let policy = Policy::compile(&demo::source(), &Overlay::default()).unwrap();
-        let names = Names::new();
-        for (level, actor, effects) in [
-            ("read", json!(null), json!([])),
-            (
-                "write",
-                json!("alice"),
-                json!(["filesystem_write", "user_visible"]),
-            ),
-            (
-                "danger",
-                json!("mallory"),
-                json!(["filesystem_delete", "network_call", "cross_space"]),
-            ),
-        ] {
-            let facts: Facts = serde_json::from_value(json!({
-                "principal": "user://a", "subject": "agent://planner@deviceA", "space": "shared:household", "actor": actor,
-                "device": "phone1", "now": "2026-01-07T12:00:00Z",
-                "tool": {
-                    "id": "files.write_text", "caps": [], "side_effects": effects, "safety_class": "LOW",
-                    "risk_level": level, "tier": "R1",
-                },
-            }))
-            .unwrap();
-            let risk = crate::risk::assess(&facts, &policy);
-            let context = context(&facts, &risk, &policy).unwrap();
-            context
-                .validate(&SCHEMA, &names.action(facts.tool.risk_level))
-                .unwrap();
-        }
-    }
-
-    const GROUPED: &str = r#"
-        permit (principal, action, resource) when { context.clock.hour < 20 };
-        permit (principal in Role::"planner", action, resource) when { context.tool.tier == 1 };
-        permit (principal == Subject::"agent://planner@deviceA", action == Action::"read", resource);
-        permit (principal is Subject in Role::"planner", action, resource is Space) when { context.dry_run };
-        permit (principal, action, resource == Space::"shared:household") unless { context.actor.known };
-        forbid (principal, action, resource) when { context.device.class == "phone" && context.clock.night };
-        forbid (principal, action, resource) when { context.clock.night && context.device.class == "phone" };
-        forbid (principal, action, resource) when { "unknown" == context.device.class };
-        forbid (principal, action, resource) when { context.tool.id == "files.write_text" || context.dry_run };
-        forbid (principal, action, resource) when { context.tool.id == "a.b" } when { context.clock.hour == 3 };
-        forbid (principal, action, resource) unless { context.tool.source == "files" || context.clock.hour < 22 };
-        forbid (principal, action, resource) when { context.actor.id == "mallory" && context.clock.unix * 9223372036854775807 > 5 };
-        forbid (principal, action, resource) when { context.clock.unix * 9223372036854775807 > 5 && context.actor.id == "nobody" };
-        forbid (principal, action == Action::"danger", resource) when { context.principal == "user://a" };
-        forbid (principal, action, resource) when { context.automation == "" && context.tool.safety_class == "HIGH" };
-    "#;
-
-    proptest::proptest! {
-        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
-        #[test]
-        fn asking_groups_is_asking_everyone(
-            picked in proptest::sample::subsequence((0..15).collect::<Vec<usize>>(), 0..15),
-            (level, device, actor) in (0_usize..3, 0_usize..4, 0_usize..4),
-            (tool, class, hour, dry_run) in (0_usize..3, 0_usize..3, 0_i64..24, proptest::bool::ANY),
-        ) {
-            let all: Vec<&str> = GROUPED.trim().lines().collect();
-            let rules: Vec<&str> = picked.iter().map(|index| all[*index]).collect();
-            let source = crate::Source::new(demo_tables(), [("r.cedar".to_owned(), rules.join("\n"))]);
-            let policy = Policy::compile(&source, &Overlay::default()).unwrap();
-            let facts: Facts = serde_json::from_value(json!({
-                "principal": (["user://a", "user://b"][tool % 2]), "subject": "agent://planner@deviceA",
-                "space": "shared:household", "actor": ([None, Some("alice"), Some("mallory"), Some("x")][actor]),
-                "device": ([None, Some("phone1"), Some("phone2"), Some("x")][device]), "dry_run": dry_run,
-                "now": effectd_contracts::Timestamp::from_second(hour * 3_600).unwrap(),
-                "tool": {
-                    "id": (["files.write_text", "a.b", "files.read"][tool]), "caps": [], "side_effects": [],
-                    "safety_class": (["LOW", "MEDIUM", "HIGH"][class]), "risk_level": (["read", "write", "danger"][level]),
-                    "tier": (["R1", "R2"][class % 2]),
-                },
-            }))
-            .unwrap();
-            let risk = crate::risk::assess(&facts, &policy);
-            let abac = policy.abac();
-            let everyone = abac.ask_groups(std::iter::once(&abac.whole), &facts, &risk, &policy);
-            proptest::prop_assert_eq!(abac.ask(&facts, &risk, &policy), everyone);
-        }
-    }
-
-    /// The demo's tables without its examples, which are about its own rules.
-    fn demo_tables() -> String {
-        let (tables, _) = demo::DEMO_POLICY.split_once("[example_tools").unwrap();
-        tables.to_owned()
-    }
-}
+mod tests;

@@ -196,8 +196,8 @@ impl Check for Secrets {
     }
 
     fn look(&self, _: SafetyClass, text: &str, found: &mut dyn FnMut(&'static str)) {
-        // The shortest of them is longer than this.
-        if text.len() >= 12 {
+        // The shortest of them is longer than this. To ask whether there is any is quicker than to ask which.
+        if text.len() >= 12 && SECRETS.is_match(text) {
             SECRETS
                 .matches(text)
                 .into_iter()
