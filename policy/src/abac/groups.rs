@@ -24,8 +24,10 @@ pub(crate) struct Asked {
 struct Group {
     /// Those that the condition alone decides about.
     plain: Asked,
-    /// Those that a closer look may leave out.
+    /// Those that a closer look may leave out, one by one.
     sieved: Vec<(Sieve, Asked)>,
+    /// All of them. To ask many at once is cheaper than one by one.
+    all: Asked,
 }
 
 /// All rules, in groups.
@@ -51,15 +53,15 @@ impl Groups {
         let json = rule.to_json().map_err(|error| error.to_string())?;
         let (sieve, needs) = (Sieve::of(rule, &json), Needs::of(&json));
         let group = self.home(&sieve);
-        let asked = if sieve.is_useful() {
-            group.sieved.push((sieve, Asked::default()));
-            group.sieved.last_mut().map(|(_, asked)| asked)
+        group.all.add(rule, needs)?;
+        if sieve.is_useful() {
+            let mut alone = Asked::default();
+            alone.add(rule, needs)?;
+            group.sieved.push((sieve, alone));
+            Ok(())
         } else {
-            Some(&mut group.plain)
-        };
-        let Some(asked) = asked else { return Ok(()) };
-        asked.needs = asked.needs.and(needs);
-        asked.rules.add(rule.clone()).map_err(|error| error.to_string())
+            group.plain.add(rule, needs)
+        }
     }
 
     /// The group of the most telling condition.
@@ -102,13 +104,29 @@ impl Groups {
         roles.dedup();
         groups.extend(roles.into_iter().filter_map(|role| self.by_role.get(role)));
         let mut asked = Vec::new();
-        for group in groups {
-            if !group.plain.rules.is_empty() {
-                asked.push(&group.plain);
-            }
-            let sieved = group.sieved.iter().filter(|(sieve, _)| !sieve.leaves_out(seen));
-            asked.extend(sieved.map(|(_, asked)| asked));
-        }
+        groups.into_iter().for_each(|group| group.ask(seen, &mut asked));
         asked
+    }
+}
+
+impl Group {
+    fn ask<'g>(&'g self, seen: &Seen<'_>, asked: &mut Vec<&'g Asked>) {
+        let begin = asked.len();
+        let kept = self.sieved.iter().filter(|(sieve, _)| !sieve.leaves_out(seen));
+        asked.extend(kept.map(|(_, alone)| alone));
+        let kept = asked.len() - begin;
+        if kept > 1 && 2 * kept > self.sieved.len() {
+            asked.truncate(begin);
+            asked.push(&self.all);
+        } else if !self.plain.rules.is_empty() {
+            asked.push(&self.plain);
+        }
+    }
+}
+
+impl Asked {
+    fn add(&mut self, rule: &Policy, needs: Needs) -> Result<(), String> {
+        self.needs = self.needs.and(needs);
+        self.rules.add(rule.clone()).map_err(|error| error.to_string())
     }
 }
