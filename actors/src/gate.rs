@@ -111,7 +111,8 @@ impl Gate {
     async fn pass_judgement(&self, action: Action<Validated>) {
         action.hop("gate");
         hit("gate.begin", &action.ticket.action_id).await;
-        let (ruling, judged) = self.judge(&action);
+        let span = tracing::debug_span!(parent: &action.ticket.span, "judge");
+        let (ruling, judged) = span.in_scope(|| self.judge(&action));
         hit("gate.end", &action.ticket.action_id).await;
         match judged {
             Ok((params, dry_run)) => {
@@ -160,8 +161,11 @@ impl Gate {
         let decision = evaluate(&facts, &policy);
         let judged = match (&decision.verdict, decision.failure()) {
             (Verdict::Permit, _) => self.switches(request).and_then(|dry_run| {
-                // What redaction put in place of personal data has to fit the tool's schema, too.
-                action.state.entry().check_params(&inspection.params)?;
+                // What redaction put in place of personal data has to fit the tool's schema, too. Where nothing was
+                // removed, these are the parameters that the validator saw.
+                if !inspection.removed.is_empty() {
+                    action.state.entry().check_params(&inspection.params)?;
+                }
                 Ok((Arc::new(inspection.params), dry_run))
             }),
             (

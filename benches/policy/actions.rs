@@ -1,0 +1,102 @@
+//! Real actions, with a watch on the gate.
+
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use effectd::{Answer, Config, Runtime};
+use effectd_contracts::Status;
+use effectd_policy::Source;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::{SUBJECTS, report, request};
+
+const ACTIONS: usize = 1_000;
+const FIRST_ACTIONS: usize = 100;
+
+/// Runs actions one by one. Gives the medians of an action's time and of the gate's time inside it.
+pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
+    tracing::subscriber::set_global_default(Watch).expect("no other subscriber");
+    let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
+    let scratch = tempfile::Builder::new()
+        .prefix("effectd-bench")
+        .tempdir_in(base)
+        .expect("a directory");
+    let state = scratch.path().join("state");
+    let policy = state.join("policy");
+    std::fs::create_dir_all(&policy).expect("a directory");
+    std::fs::write(policy.join("policy.toml"), &source.policy.text).expect("a file");
+    for file in &source.rules {
+        std::fs::write(policy.join(&file.name), &file.text).expect("a file");
+    }
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("threads");
+    let times = threads.block_on(async {
+        let runtime = Runtime::start(Config::embedded(&state).expect("a configuration"))
+            .await
+            .expect("a runtime");
+        let mut times = Vec::with_capacity(ACTIONS);
+        for n in 0..FIRST_ACTIONS + ACTIONS {
+            let request = request(n, n * 7 % SUBJECTS);
+            let begun = Instant::now();
+            let answer = runtime.exec(request).await;
+            let took = begun.elapsed();
+            match answer {
+                Answer::Done(done) => assert_eq!(done.receipt.status, Status::Ok, "{:?}", done.receipt.error),
+                Answer::Refused(failure) => panic!("{failure}"),
+            }
+            times.push(took);
+        }
+        runtime.stop().await;
+        times
+    });
+    let judged = std::mem::take(&mut *JUDGED.lock().expect("no thread panicked"));
+    assert_eq!(judged.len(), times.len(), "every action was judged once");
+    println!();
+    let action = report(
+        "an action alone, files.write_text",
+        times[FIRST_ACTIONS..].to_vec(),
+    );
+    let judge = report("the gate in its place", judged[FIRST_ACTIONS..].to_vec());
+    (action, judge)
+}
+
+static JUDGED: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static ENTERED: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Measures the one span that the gate's judgement is.
+struct Watch;
+
+impl Subscriber for Watch {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_span() && metadata.name() == "judge"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Id::from_u64(1 + LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {
+        ENTERED.set(Some(Instant::now()));
+    }
+
+    fn exit(&self, _: &Id) {
+        if let Some(entered) = ENTERED.take() {
+            JUDGED.lock().expect("no thread panicked").push(entered.elapsed());
+        }
+    }
+}
