@@ -117,6 +117,21 @@ impl Client {
         told(self.ask(Method::DELETE, &path, Bytes::new()).await?)
     }
 
+    /// Any request whose answer is JSON of this kind, or a problem.
+    pub async fn call<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<Result<T, Box<Problem>>, ClientError> {
+        let (status, body) = self.ask(method, path, body.into()).await?;
+        if status < 400 {
+            read(&body).map(Ok)
+        } else {
+            read(&body).map(|problem| Err(Box::new(problem)))
+        }
+    }
+
     /// Any request; answers status and body.
     pub async fn ask(
         &mut self,
@@ -170,7 +185,10 @@ impl Client {
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
             let is = |kind| error.kind() == kind;
-            if is(io::ErrorKind::NotFound) || is(io::ErrorKind::ConnectionRefused) {
+            if is(io::ErrorKind::NotFound)
+                || is(io::ErrorKind::NotADirectory)
+                || is(io::ErrorKind::ConnectionRefused)
+            {
                 ClientError::NoDaemon(self.socket.clone())
             } else if is(io::ErrorKind::PermissionDenied) {
                 ClientError::NotPermitted(self.socket.clone())
@@ -200,7 +218,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ClientError> {
 }
 
 /// A name that is one segment of a path, whatever is in it.
-fn percent_encoded(text: &str) -> String {
+pub(crate) fn percent_encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

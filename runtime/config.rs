@@ -4,8 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_actors::Settings as PipelineSettings;
 use effectd_actors::limits::LEASE_TTL;
+use effectd_bus::embedded::EmbeddedConfig;
+use effectd_bus::limits::DISK_FREE_BYTES_MIN;
 use effectd_contracts::{Clock, Principal, SystemClock};
+use effectd_sandbox::SandboxConfig;
+use effectd_sandbox::limits::{READY_MAX, READY_MIN, ZYGOTES_MAX};
 
 use crate::error::Error;
 use crate::tools::{self, Tools};
@@ -14,6 +19,11 @@ use crate::tools::{self, Tools};
 pub const STATE_DEFAULT: &str = ".effectd";
 /// The environment variable that names the state directory.
 pub const STATE_VARIABLE: &str = "EFFECTD_STATE";
+
+/// What the store's journal may cache, unless said otherwise: the working set of appends is small.
+pub const JOURNAL_CACHE_BYTES: u64 = 16 << 20;
+/// What the store's index may cache, unless said otherwise: keys of the last hundred thousand actions fit.
+pub const INDEX_CACHE_BYTES: u64 = 32 << 20;
 
 /// How long work on its way may take to finish when the runtime stops, unless said otherwise.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -37,8 +47,82 @@ pub struct Config {
     /// How long a decision is held by a part of the pipeline that does not get on before another takes it up, see
     /// [`LEASE_TTL`].
     pub lease_ttl: Duration,
+    /// What an operator may set about the pipeline.
+    pub pipeline: PipelineSettings,
+    /// What an operator may set about the store.
+    pub store: StoreSettings,
+    /// What an operator may set about the sandbox.
+    pub sandbox: SandboxSettings,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
+}
+
+/// What an operator may set about the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// Free space below which new work is refused.
+    pub disk_free_bytes_min: u64,
+    /// What the index may cache.
+    pub index_cache_bytes: u64,
+    /// What the journal may cache.
+    pub journal_cache_bytes: u64,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            disk_free_bytes_min: DISK_FREE_BYTES_MIN,
+            index_cache_bytes: INDEX_CACHE_BYTES,
+            journal_cache_bytes: JOURNAL_CACHE_BYTES,
+        }
+    }
+}
+
+impl StoreSettings {
+    /// The store of this state directory.
+    pub fn of(&self, state: &Path) -> EmbeddedConfig {
+        let mut config = EmbeddedConfig::new(state);
+        config.disk_free_bytes_min = self.disk_free_bytes_min;
+        config.index_cache_bytes = self.index_cache_bytes;
+        config.journal_cache_bytes = self.journal_cache_bytes;
+        config
+    }
+}
+
+/// What an operator may set about the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxSettings {
+    /// Children kept ready for each profile and space when nothing is going on.
+    pub ready_min: usize,
+    /// Most children kept ready for each profile and space.
+    pub ready_max: usize,
+    /// Most pairs of profile and space that are kept ready.
+    pub zygotes_max: usize,
+    /// The ordinary user that tools run as; the workspace's owner if none is named.
+    pub uid: Option<u32>,
+}
+
+impl Default for SandboxSettings {
+    fn default() -> Self {
+        Self {
+            ready_min: READY_MIN,
+            ready_max: READY_MAX,
+            zygotes_max: ZYGOTES_MAX,
+            uid: None,
+        }
+    }
+}
+
+impl SandboxSettings {
+    /// The sandbox whose zygote is this program.
+    pub fn of(&self, zygote_exe: &Path) -> SandboxConfig {
+        let mut config = SandboxConfig::new(zygote_exe);
+        config.pool.ready_min = self.ready_min;
+        config.pool.ready_max = self.ready_max;
+        config.zygotes_max = self.zygotes_max;
+        config.uid = self.uid;
+        config
+    }
 }
 
 impl std::fmt::Debug for Config {
@@ -64,6 +148,9 @@ impl Config {
             stop_grace: STOP_GRACE,
             tools: tools::own(),
             lease_ttl: LEASE_TTL,
+            pipeline: PipelineSettings::default(),
+            store: StoreSettings::default(),
+            sandbox: SandboxSettings::default(),
             clock: Arc::new(SystemClock),
         })
     }

@@ -34,9 +34,12 @@ pub mod state;
 pub mod tools;
 
 pub mod client;
+mod host;
+pub mod judge;
 pub mod notify;
 pub mod serve;
 pub mod settings;
+pub mod signals;
 
 pub mod cli;
 pub mod telemetry;

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use effectd_actors::limits::STOP_MAX;
 use effectd_actors::reward::Weights;
-use effectd_actors::{Answer, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry};
+use effectd_actors::withdraw::withdraw;
+use effectd_actors::{
+    Answer, Canceller, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry, Withdrawal,
+};
 use effectd_bus::{Store, embedded};
-use effectd_contracts::{ActionId, ActionRequest, Clock, Digest, Failure, Origin, Principal};
+use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, Origin, Principal};
 use effectd_policy::{Change, Overlay};
-use effectd_sandbox::{Sandbox, SandboxConfig};
+use effectd_sandbox::Sandbox;
 
 use crate::config::Config;
 use crate::error::Error;
@@ -66,29 +69,15 @@ impl Runtime {
     /// Starts a runtime, and with it the replay of what an earlier one left on its bus. The host is asked first whether it
     /// can confine tools: if not, nothing is made or changed.
     pub async fn start(config: Config) -> Result<Self, Error> {
-        let sandbox = Arc::new(Sandbox::start(SandboxConfig::new(&config.zygote_exe))?);
-        let state = State::prepare(&config.state, config.seed_demo)?;
-        // Before the store is opened: a state without a usable policy stays as it is.
-        state.load_policy(&Overlay::default())?;
-        let metrics = prometheus::Registry::new();
-        let store: Arc<dyn Store> = Arc::new(open_store(&state, &config.clock, &metrics)?);
-        let space_parts = Arc::new(OnceLock::new());
-        let parts = Parts::new(Ingredients {
-            store: store.clone(),
-            registry: Arc::new(tools::registry(config.tools)?),
-            sandbox,
-            clock: config.clock,
-            identity: Arc::new(keys::identity(&state.keys_dir())?),
-            space_roots: spaces::roots(state.base(), space_parts.clone()),
-            weights: Weights::default(),
-            metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
-            lease_ttl: config.lease_ttl,
-            policy: Arc::new(policy_store::load(&state, &*store)?),
-        });
-        drop(space_parts.set(Arc::downgrade(&parts)));
+        let (principal, stop_grace) = (config.principal.clone(), config.stop_grace);
+        let Assembled {
+            parts,
+            state,
+            metrics,
+        } = assemble(config)?;
+        let store = parts.store.clone();
         let watch = tokio::spawn(reload::watch(state.clone(), Arc::downgrade(&parts)));
         let pipeline = Pipeline::start(parts).await?;
-        let (principal, stop_grace) = (config.principal, config.stop_grace);
         Ok(Self {
             pipeline,
             store,
@@ -98,6 +87,31 @@ impl Runtime {
             stop_grace,
             watch,
         })
+    }
+
+    /// Withdraws an action on a state directory that nobody else uses, without starting anything that could begin it
+    /// meanwhile. Whoever may open the state directory may withdraw everything in it.
+    pub async fn cancel_stored(
+        config: Config,
+        action: &ActionId,
+    ) -> Result<Result<Withdrawal, Failure>, Error> {
+        let by = Canceller {
+            principal: config.principal.clone(),
+            operator: true,
+        };
+        let parts = assemble(config)?.parts;
+        let withdrawn = withdraw(&parts, action, &by).await;
+        parts.store.close()?;
+        Ok(withdrawn)
+    }
+
+    /// Withdraws an action that has not started. Whoever waits for it gets the receipt that says so.
+    pub async fn cancel(&self, action: &ActionId) -> Result<Withdrawal, Failure> {
+        let by = Canceller {
+            principal: self.principal.clone(),
+            operator: true,
+        };
+        self.pipeline.cancel(action, &by).await
     }
 
     /// Has a request carried out, and waits for the answer.
@@ -194,13 +208,48 @@ impl Runtime {
     }
 }
 
+/// Everything that a pipeline is made of, and nothing that moves yet.
+struct Assembled {
+    parts: Arc<Parts>,
+    state: State,
+    metrics: prometheus::Registry,
+}
+
+fn assemble(config: Config) -> Result<Assembled, Error> {
+    let sandbox = Arc::new(Sandbox::start(config.sandbox.of(&config.zygote_exe))?);
+    let state = State::prepare(&config.state, config.seed_demo)?;
+    // Before the store is opened: a state without a usable policy stays as it is.
+    state.load_policy(&Overlay::default())?;
+    let metrics = prometheus::Registry::new();
+    let store: Arc<dyn Store> = Arc::new(open_store(&state, &config, &metrics)?);
+    let space_parts = Arc::new(OnceLock::new());
+    let parts = Parts::new(Ingredients {
+        store: store.clone(),
+        registry: Arc::new(tools::registry(config.tools)?),
+        sandbox,
+        clock: config.clock,
+        identity: Arc::new(keys::identity(&state.keys_dir())?),
+        space_roots: spaces::roots(state.base(), space_parts.clone()),
+        weights: Weights::default(),
+        metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
+        lease_ttl: config.lease_ttl,
+        settings: config.pipeline,
+        policy: Arc::new(policy_store::load(&state, &*store)?),
+    });
+    drop(space_parts.set(Arc::downgrade(&parts)));
+    Ok(Assembled {
+        parts,
+        state,
+        metrics,
+    })
+}
+
 fn open_store(
     state: &State,
-    clock: &Arc<dyn Clock>,
+    config: &Config,
     metrics: &prometheus::Registry,
 ) -> Result<impl Store + use<>, Error> {
-    let config = embedded::EmbeddedConfig::new(state.path());
-    let store = embedded::open(config, clock.clone())?;
+    let store = embedded::open(config.store.of(state.path()), config.clock.clone())?;
     let registered = store.register_metrics(metrics);
     registered.map_err(|error| Error::Internal(error.to_string()))?;
     Ok(store)

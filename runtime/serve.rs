@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_actors::Pipeline;
 use effectd_gateway::server::{Stage, Vitals};
-use effectd_gateway::{Gateway, Host, Socket};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use effectd_gateway::{Dial, Gateway, Host, Socket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -17,37 +15,34 @@ use crate::error::Error;
 use crate::notify::Notifier;
 use crate::runtime::Runtime;
 use crate::settings::Settings;
+use crate::signals::{Signals, Told};
+use crate::telemetry::LogDial;
 
 /// Where `effectd serve` keeps everything, unless another place is named.
 pub const SERVE_STATE_DEFAULT: &str = "/var/lib/effectd";
 /// How often is looked whether the store has answered for the first time.
 const READY_LOOK: Duration = Duration::from_millis(5);
 
-impl Host for Runtime {
-    fn pipeline(&self) -> &Pipeline {
-        Runtime::pipeline(self)
-    }
-
-    fn metrics(&self) -> &prometheus::Registry {
-        Runtime::metrics(self)
-    }
-}
-
 /// Reads the settings anew, for a reload.
 pub type Reread = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
 
 /// Serves until a signal ends it, or until the runtime itself has given up.
-pub async fn serve(mut config: Config, settings: Settings, reread: Reread) -> Result<(), Error> {
+pub async fn serve(
+    mut config: Config,
+    settings: Settings,
+    log: LogDial,
+    reread: Reread,
+) -> Result<(), Error> {
     // First of all, so that no signal finds us without ears.
-    let mut signals = Signals::listen()?;
-    config.stop_grace = settings.stop_grace();
+    let mut signals = Signals::listen_with_reload()?;
+    settings.apply(&mut config);
     let state = config.state.clone();
     let runtime = tokio::select! {
         biased;
         () = signals.stop() => return Ok(()),
         runtime = Runtime::start(config) => Arc::new(runtime?),
     };
-    let daemon = Daemon::open(runtime, &state, settings, reread)?;
+    let mut daemon = Daemon::open(runtime, &state, settings, log, reread)?;
     let ended = daemon.watch(&mut signals).await;
     daemon.close(&mut signals).await;
     ended
@@ -56,6 +51,8 @@ pub async fn serve(mut config: Config, settings: Settings, reread: Reread) -> Re
 struct Daemon {
     runtime: Arc<Runtime>,
     settings: Settings,
+    dial: Dial,
+    log: LogDial,
     reread: Reread,
     vitals: Vitals,
     stage: watch::Sender<Stage>,
@@ -65,16 +62,25 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn open(runtime: Arc<Runtime>, state: &Path, settings: Settings, reread: Reread) -> Result<Self, Error> {
+    fn open(
+        runtime: Arc<Runtime>,
+        state: &Path,
+        settings: Settings,
+        log: LogDial,
+        reread: Reread,
+    ) -> Result<Self, Error> {
         let path = std::path::absolute(settings.socket(state)).unwrap_or_else(|_| settings.socket(state));
-        let socket = Socket::bind(&path, settings.socket_mode())?;
+        let socket = Socket::bind(&path, settings.socket_mode(), settings.listen_backlog())?;
         let (stage, open) = watch::channel(Stage::Open);
         let host: Arc<dyn Host> = runtime.clone();
-        let gateway = Gateway::new(host, settings.door(), open)?;
+        let dial = Dial::new(settings.door());
+        let gateway = Gateway::new(host, dial.clone(), open)?;
         Ok(Self {
             runtime,
             vitals: gateway.vitals(),
             settings,
+            dial,
+            log,
             reread,
             stage,
             door: tokio::spawn(gateway.serve(socket)),
@@ -84,10 +90,10 @@ impl Daemon {
     }
 
     /// Looks after everything until it is time to stop.
-    async fn watch(&self, signals: &mut Signals) -> Result<(), Error> {
-        let broken = self.runtime.pipeline().fatal();
-        let mut broken = std::pin::pin!(broken);
-        let mut ready = std::pin::pin!(self.ready());
+    async fn watch(&mut self, signals: &mut Signals) -> Result<(), Error> {
+        let (runtime, vitals) = (self.runtime.clone(), self.vitals.clone());
+        let mut broken = std::pin::pin!(runtime.pipeline().fatal());
+        let mut ready = std::pin::pin!(ready(&vitals));
         let mut is_ready = false;
         // Without a watchdog the timer goes off so seldom that it does not matter.
         let every = self
@@ -121,15 +127,8 @@ impl Daemon {
         }
     }
 
-    /// Resolves when work can be taken.
-    async fn ready(&self) {
-        while self.vitals.trouble().is_some() {
-            tokio::time::sleep(READY_LOOK).await;
-        }
-    }
-
     /// Takes over what can be taken over while running, and says what cannot.
-    async fn reload(&self) {
+    async fn reload(&mut self) {
         let runtime = self.runtime.clone();
         match tokio::task::spawn_blocking(move || runtime.reload_policy()).await {
             Ok(Ok(digest)) => tracing::info!(policy = %digest, "the policy was read anew"),
@@ -139,17 +138,28 @@ impl Daemon {
             Err(error) => tracing::error!(%error, "the policy was not read"),
         }
         match (self.reread)() {
-            Ok(now) => {
-                let differing = now.differing(&self.settings);
-                if !differing.is_empty() {
-                    let keys = differing.join(", ");
-                    tracing::warn!(
-                        keys,
-                        "these settings have changed; they need a restart to take effect"
-                    );
-                }
-            }
+            Ok(now) => self.take_over(&now),
             Err(error) => tracing::error!(error, "the settings cannot be used; those in force stay"),
+        }
+    }
+
+    fn take_over(&mut self, now: &Settings) {
+        let changes = self.settings.take_over(now);
+        if !changes.taken.is_empty() {
+            self.dial.turn(self.settings.door());
+            if let Err(error) = self.log.turn(self.settings.log_level()) {
+                tracing::error!(
+                    error,
+                    "log.level cannot be used; what was logged before is logged"
+                );
+            }
+            tracing::info!(keys = changes.taken.join(", "), "these settings are in force now");
+        }
+        if !changes.left.is_empty() {
+            tracing::warn!(
+                keys = changes.left.join(", "),
+                "these settings have changed; they need a restart to take effect"
+            );
         }
     }
 
@@ -172,42 +182,9 @@ impl Daemon {
     }
 }
 
-/// What a signal says.
-enum Told {
-    Stop,
-    Reload,
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn listen() -> Result<Self, Error> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Error::Internal(format!("no signal can be listened for: {error}")))
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
-    }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-
-    async fn next(&mut self) -> Told {
-        tokio::select! {
-            _ = self.terminate.recv() => Told::Stop,
-            _ = self.interrupt.recv() => Told::Stop,
-            _ = self.hang_up.recv() => Told::Reload,
-        }
+/// Resolves when work can be taken.
+async fn ready(vitals: &Vitals) {
+    while vitals.trouble().is_some() {
+        tokio::time::sleep(READY_LOOK).await;
     }
 }

@@ -5,24 +5,27 @@
 //! misspelt bound is no bound.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use effectd_actors::Settings as PipelineSettings;
 use effectd_gateway::Settings as DoorSettings;
 
-mod keys;
+use crate::config::{Config, SandboxSettings, StoreSettings};
 
-use keys::nearest;
-pub use keys::{KEYS, Key};
+mod keys;
+mod kinds;
+mod layers;
+
+pub use keys::{KEYS, Key, Takes};
+use keys::{nearest, nearest_variable};
+use layers::read_file;
+pub use layers::{Above, pair};
 
 /// The configuration file, in the state directory.
 pub const FILE: &str = "config.toml";
-/// The largest configuration file that is read.
-const FILE_BYTES_MAX: u64 = 65_536;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +35,7 @@ pub enum Origin {
     /// The configuration file.
     File(PathBuf),
     /// An environment variable.
-    Environment(&'static str),
+    Environment(String),
     /// The command line.
     Flag,
 }
@@ -77,6 +80,30 @@ pub enum SettingsError {
         /// What is known and looks like it.
         nearest: &'static str,
     },
+    /// Nobody knows the variable.
+    #[error(
+        "environment: there is no variable {name}; did you mean {nearest}? (`effectd config show --origin` lists all keys)"
+    )]
+    UnknownVariable {
+        /// What it is called.
+        name: String,
+        /// What is known and looks like it.
+        nearest: String,
+    },
+    /// Two values do not fit each other.
+    #[error(
+        "`{lesser}` is {lesser_value} and `{greater}` is {greater_value}; the first must not be the greater"
+    )]
+    Together {
+        /// The one that must not be greater.
+        lesser: &'static str,
+        /// What it is.
+        lesser_value: String,
+        /// The one that it must not exceed.
+        greater: &'static str,
+        /// What it is.
+        greater_value: String,
+    },
     /// The value does not fit the key.
     #[error("{origin}: `{key}` is {value:?}; it must be {expected}")]
     Value {
@@ -100,25 +127,25 @@ pub struct Settings {
     values: BTreeMap<&'static str, (String, Origin)>,
 }
 
-/// What is said above the file.
-pub struct Above<'a> {
-    /// Looks up a variable of the environment.
-    pub environment: &'a dyn Fn(&str) -> Option<OsString>,
-    /// Keys and values of the command line.
-    pub flags: Vec<(String, String)>,
-}
+/// Keys of which the first must not exceed the second.
+const ORDERED: [(&str, &str); 3] = [
+    ("gateway.pulse_every_ms", "gateway.pulse_age_ms_max"),
+    ("pipeline.backoff_first_ms", "pipeline.backoff_ms_max"),
+    ("sandbox.ready_min", "sandbox.ready_max"),
+];
 
-impl fmt::Debug for Above<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Above")
-            .field("flags", &self.flags)
-            .finish_non_exhaustive()
-    }
+/// What became of changed settings.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Keys that are in force now.
+    pub taken: Vec<&'static str>,
+    /// Keys that need a restart.
+    pub left: Vec<&'static str>,
 }
 
 impl Settings {
     /// Reads all layers. A file that is not there says nothing; without a state directory there is none.
-    pub fn load(state: Option<&Path>, above: &Above<'_>) -> Result<Self, SettingsError> {
+    pub fn load(state: Option<&Path>, above: &Above) -> Result<Self, SettingsError> {
         let mut settings = Self {
             values: KEYS
                 .iter()
@@ -130,17 +157,47 @@ impl Settings {
                 settings.set(&name, value, Origin::File(path.clone()))?;
             }
         }
-        for key in &KEYS {
-            let said = (above.environment)(key.variable).filter(|value| !value.is_empty());
-            if let Some(value) = said {
-                let value = value.to_string_lossy().into_owned();
-                settings.set(key.name, value, Origin::Environment(key.variable))?;
-            }
-        }
+        settings.hear(&above.environment)?;
         for (name, value) in &above.flags {
             settings.set(name, value.clone(), Origin::Flag)?;
         }
+        settings.check_together()?;
         Ok(settings)
+    }
+
+    /// What the environment says. Only names that begin with ours are looked at, and all of those must be known.
+    fn hear(&mut self, environment: &[(String, String)]) -> Result<(), SettingsError> {
+        for (name, value) in environment {
+            let key = KEYS.iter().find(|key| key.variable() == *name);
+            match key {
+                // Empty is as good as unset, as everywhere.
+                Some(_) if value.is_empty() => {}
+                Some(key) => self.set(key.name, value.clone(), Origin::Environment(name.clone()))?,
+                None if layers::reserved(name) => {}
+                None => {
+                    return Err(SettingsError::UnknownVariable {
+                        name: name.clone(),
+                        nearest: nearest_variable(name),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_together(&self) -> Result<(), SettingsError> {
+        for (lesser, greater) in ORDERED {
+            // Each has a default that fits the other's: only what somebody said can be wrong.
+            if self.number(lesser) > self.number(greater) {
+                return Err(SettingsError::Together {
+                    lesser,
+                    lesser_value: self.text(lesser).to_owned(),
+                    greater,
+                    greater_value: self.text(greater).to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn set(&mut self, name: &str, value: String, origin: Origin) -> Result<(), SettingsError> {
@@ -176,6 +233,22 @@ impl Settings {
         self.values.keys().copied().filter(differs).collect()
     }
 
+    /// Takes over what may change while the daemon runs, and says what became of each key that has changed.
+    pub fn take_over(&mut self, now: &Self) -> Changes {
+        let mut changes = Changes::default();
+        for name in now.differing(self) {
+            let takes = KEYS.iter().find(|key| key.name == name).map(|key| key.takes);
+            match (takes, now.values.get(name)) {
+                (Some(Takes::Reload), Some(value)) => {
+                    self.values.insert(name, value.clone());
+                    changes.taken.push(name);
+                }
+                (Some(Takes::Reload | Takes::Restart) | None, _) => changes.left.push(name),
+            }
+        }
+        changes
+    }
+
     fn text(&self, name: &str) -> &str {
         self.values.get(name).map_or("", |(value, _)| value.as_str())
     }
@@ -183,6 +256,14 @@ impl Settings {
     /// A number; values are checked when they are set.
     fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
+    }
+
+    fn decimal(&self, name: &str) -> f64 {
+        self.text(name).parse().unwrap_or(0.0)
+    }
+
+    fn small(&self, name: &str) -> u32 {
+        u32::try_from(self.number(name)).unwrap_or(u32::MAX)
     }
 
     fn millis(&self, name: &str) -> Duration {
@@ -211,9 +292,46 @@ impl Settings {
         u32::from_str_radix(self.text("gateway.socket_mode"), 8).unwrap_or(0o600)
     }
 
-    /// How long work on its way may take to finish.
-    pub fn stop_grace(&self) -> Duration {
-        self.millis("runtime.stop_grace_ms")
+    /// How many connections may wait in the kernel.
+    pub fn listen_backlog(&self) -> u32 {
+        self.small("gateway.listen_backlog")
+    }
+
+    /// Sets up a runtime with these settings.
+    pub fn apply(&self, config: &mut Config) {
+        config.stop_grace = self.millis("runtime.stop_grace_ms");
+        config.lease_ttl = self.millis("pipeline.lease_ttl_ms");
+        config.pipeline = self.pipeline();
+        config.store = StoreSettings {
+            disk_free_bytes_min: self.number("store.disk_free_bytes_min"),
+            index_cache_bytes: self.number("store.index_cache_bytes"),
+            journal_cache_bytes: self.number("store.journal_cache_bytes"),
+        };
+        config.sandbox = SandboxSettings {
+            ready_min: self.count("sandbox.ready_min"),
+            ready_max: self.count("sandbox.ready_max"),
+            zygotes_max: self.count("sandbox.zygotes_max"),
+            uid: self.text("sandbox.uid").parse().ok(),
+        };
+    }
+
+    fn pipeline(&self) -> PipelineSettings {
+        PipelineSettings {
+            in_flight_max: self.count("pipeline.in_flight_max"),
+            waiting_workers: self.count("pipeline.waiting_workers"),
+            computing_workers: self.count("pipeline.computing_workers"),
+            deliveries_max: self.small("pipeline.deliveries_max"),
+            restarts_max: self.count("pipeline.restarts_max"),
+            restart_window: self.millis("pipeline.restart_window_ms"),
+            backoff_first: self.millis("pipeline.backoff_first_ms"),
+            backoff_factor: self.decimal("pipeline.backoff_factor"),
+            backoff_spread: self.decimal("pipeline.backoff_spread"),
+            backoff_max: self.millis("pipeline.backoff_ms_max"),
+            probe_time_min: self.millis("pipeline.probe_time_ms_min"),
+            commit_tries: self.small("pipeline.commit_tries"),
+            sweep_every: self.millis("pipeline.sweep_every_ms"),
+            core_watts: self.decimal("pipeline.core_watts"),
+        }
     }
 
     /// What is logged.
@@ -236,6 +354,13 @@ impl Settings {
             write_time_max: self.millis("gateway.write_time_ms_max"),
             wait_time_max: self.millis("gateway.wait_time_ms_max"),
             backlog_max: self.number("gateway.backlog_max"),
+            backlog_bytes_max: self.number("gateway.backlog_bytes_max"),
+            headers_max: self.count("gateway.headers_max"),
+            header_bytes_max: self.count("gateway.header_bytes_max"),
+            bodies_bytes_max: self.count("gateway.bodies_bytes_max"),
+            pulse_every: self.millis("gateway.pulse_every_ms"),
+            pulse_age_max: self.millis("gateway.pulse_age_ms_max"),
+            close_time_max: self.millis("gateway.close_time_ms_max"),
         }
     }
 }
@@ -243,60 +368,6 @@ impl Settings {
 /// Where the daemon of a state directory listens, unless it is told otherwise.
 pub fn default_socket(state: &Path) -> PathBuf {
     state.join("run").join("effectd.sock")
-}
-
-/// A pair of `--set`.
-pub fn pair(text: &str) -> Result<(String, String), SettingsError> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| SettingsError::NotAPair(text.to_owned()))?;
-    Ok((key.trim().to_owned(), value.trim().to_owned()))
-}
-
-fn read_file(path: &Path) -> Result<Vec<(String, String)>, SettingsError> {
-    let failed = |source| SettingsError::File {
-        path: path.to_owned(),
-        source,
-    };
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(failed(io::Error::other(format!(
-            "it is larger than {FILE_BYTES_MAX} bytes"
-        ))));
-    }
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| SettingsError::Syntax {
-            path: path.to_owned(),
-            why: error.to_string().trim_end().to_owned(),
-        })?;
-    let mut found = Vec::new();
-    flatten("", &table, &mut found);
-    Ok(found)
-}
-
-/// `[gateway]` with `socket` in it is `gateway.socket`.
-fn flatten(prefix: &str, table: &toml::Table, found: &mut Vec<(String, String)>) {
-    for (name, value) in table {
-        let name = format!("{prefix}{name}");
-        match value {
-            toml::Value::Table(inner) => flatten(&format!("{name}."), inner, found),
-            toml::Value::String(text) => found.push((name, text.clone())),
-            toml::Value::Integer(_)
-            | toml::Value::Float(_)
-            | toml::Value::Boolean(_)
-            | toml::Value::Datetime(_)
-            | toml::Value::Array(_) => found.push((name, value.to_string())),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -307,13 +378,9 @@ mod tests {
     fn load(file: &str, variable: Option<(&str, &str)>, flags: &[&str]) -> Result<Settings, SettingsError> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), file).unwrap();
-        let environment = |name: &str| {
-            variable
-                .filter(|(key, _)| *key == name)
-                .map(|(_, value)| value.into())
-        };
+        let named = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let above = Above {
-            environment: &environment,
+            environment: variable.map(named).into_iter().collect(),
             flags: flags.iter().map(|flag| pair(flag).unwrap()).collect(),
         };
         Settings::load(Some(folder.path()), &above)
@@ -352,7 +419,19 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_limits() {
-        assert_eq!(load("", None, &[]).unwrap().door(), DoorSettings::default());
+        let settings = load("", None, &[]).unwrap();
+        assert_eq!(settings.door(), DoorSettings::default());
+        let mut config = Config::embedded("unused").unwrap();
+        let before = config.clone();
+        settings.apply(&mut config);
+        assert_eq!(
+            (config.pipeline, config.store, config.sandbox),
+            (before.pipeline, before.store, before.sandbox)
+        );
+        assert_eq!(
+            (config.lease_ttl, config.stop_grace),
+            (before.lease_ttl, before.stop_grace)
+        );
     }
 
     #[test]
@@ -380,6 +459,53 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_variable_is_told_with_the_nearest_known_one() {
+        let told = load("", Some(("EFFECTD_GATEWAY_BACKLOG", "5")), &[]).unwrap_err();
+        let told = told.to_string();
+        assert!(
+            told.contains("did you mean EFFECTD_GATEWAY_BACKLOG_MAX?"),
+            "{told}"
+        );
+        for reserved in [
+            "EFFECTD_STATE",
+            "EFFECTD_BLESS",
+            "EFFECTD_TEST_X",
+            "EFFECTD_FAILPOINT_FD",
+        ] {
+            assert!(load("", Some((reserved, "x")), &[]).is_ok(), "{reserved}");
+        }
+        assert!(load("", Some(("EFFECTD_STATES", "x")), &[]).is_err());
+    }
+
+    #[test]
+    fn what_may_change_while_running_is_taken_over_and_the_rest_is_named() {
+        let mut settings = load("", None, &[]).unwrap();
+        let now = load(
+            "",
+            None,
+            &[
+                "gateway.backlog_max=7",
+                "pipeline.in_flight_max=9",
+                "log.level=warn",
+            ],
+        );
+        let changes = settings.take_over(&now.unwrap());
+        assert_eq!(changes.taken, ["gateway.backlog_max", "log.level"]);
+        assert_eq!(changes.left, ["pipeline.in_flight_max"]);
+        assert_eq!((settings.door().backlog_max, settings.log_level()), (7, "warn"));
+        assert_eq!(
+            settings.pipeline().in_flight_max,
+            PipelineSettings::default().in_flight_max
+        );
+    }
+
+    #[test]
+    fn values_that_contradict_each_other_are_refused() {
+        let told = load("", None, &["sandbox.ready_min=20"]).unwrap_err().to_string();
+        assert!(told.contains("`sandbox.ready_max` is 16"), "{told}");
+    }
+
+    #[test]
     fn values_are_checked_wherever_they_come_from() {
         let cases = [
             load("[gateway]\nconnections_max = 0", None, &[]),
@@ -387,6 +513,9 @@ mod tests {
             load("[gateway]\nconnections_max = [1]", None, &[]),
             load("", Some(("EFFECTD_GATEWAY_SOCKET_MODE", "0666")), &[]),
             load("", None, &["log.form=xml"]),
+            load("", None, &["log.level=effectd=loud"]),
+            load("", None, &["pipeline.backoff_spread=1.5"]),
+            load("", None, &["sandbox.uid=0"]),
         ];
         for refused in cases {
             assert!(matches!(refused, Err(SettingsError::Value { .. })), "{refused:?}");

@@ -2,8 +2,10 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 /// The environment variable that chooses what is logged: `info`, `effectd_actors=debug` …
 pub const LOG_VARIABLE: &str = "EFFECTD_LOG";
@@ -27,22 +29,36 @@ impl LogForm {
     }
 }
 
+/// What is logged, to be changed while the process runs.
+#[derive(Debug)]
+pub struct LogDial(reload::Handle<EnvFilter, Registry>);
+
+impl LogDial {
+    /// Logs this from now on.
+    pub fn turn(&self, level: &str) -> Result<(), String> {
+        let filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
+        self.0.reload(filter).map_err(|error| error.to_string())
+    }
+}
+
 /// Starts logging, once for the whole process. What is asked for by the environment wins.
-pub fn start(level: &str, form: LogForm) {
+pub fn start(level: &str, form: LogForm) -> LogDial {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_span_events(FmtSpan::NONE)
         .with_target(false);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // A second start, in a program that has its own logging, changes nothing.
+    let registry = tracing_subscriber::registry().with(filter);
     let _ = match form {
-        LogForm::Text => builder.with_ansi(colours).without_time().compact().try_init(),
-        LogForm::Json => builder
-            .json()
-            .flatten_event(true)
-            .with_span_list(false)
+        LogForm::Text => registry
+            .with(lines.with_ansi(colours).without_time().compact())
+            .try_init(),
+        LogForm::Json => registry
+            .with(lines.json().flatten_event(true).with_span_list(false))
             .try_init(),
     };
+    LogDial(handle)
 }

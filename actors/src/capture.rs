@@ -11,7 +11,6 @@ use serde_json::{Map, Value, json};
 use crate::action::{Action, Finished, Ticket};
 use crate::executor::Used;
 use crate::gate::Ruling;
-use crate::limits::CORE_WATTS;
 use crate::messages::Refusal;
 use crate::parts::Parts;
 use crate::reward::{Inputs, reward};
@@ -153,7 +152,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         }),
         outputs: outputs(parts, account.result.ok(), spec, outcome),
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
-        cost: cost(&used, account.attempts.is_empty()),
+        cost: cost(parts, &used, account.attempts.is_empty()),
         timing,
         idempotency_key: account.key,
         trace_id: ticket.trace_id.clone(),
@@ -185,9 +184,9 @@ fn timing(parts: &Parts, ticket: &Ticket, exec: Millis) -> Timing {
     }
 }
 
-fn cost(used: &Used, nothing_ran: bool) -> Cost {
+fn cost(parts: &Parts, used: &Used, nothing_ran: bool) -> Cost {
     let measured = |value: u64| (!nothing_ran).then_some(value);
-    let milliwatt_hours = used.cpu.as_f64() * CORE_WATTS / 3_600.0;
+    let milliwatt_hours = used.cpu.as_f64() * parts.settings.core_watts / 3_600.0;
     Cost {
         cpu_ms: used.cpu,
         energy_mwh: (milliwatt_hours * 1e6).round() / 1e6,

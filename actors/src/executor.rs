@@ -20,7 +20,6 @@ use crate::attempt::{Attempted, Tried, attempt};
 use crate::failpoint::hit;
 use crate::idempotency::Earlier;
 use crate::intent::Intent;
-use crate::limits::PROBE_TIME_MIN;
 use crate::messages::{Execute, Record};
 use crate::parts::Parts;
 use crate::retry::Budget;
@@ -246,7 +245,7 @@ impl Executor {
                 Next::Abandon => return None,
             }
         }
-        let mut budget = Budget::new(action.request.qos.retries());
+        let mut budget = Budget::new(action.request.qos.retries(), &self.parts.settings);
         loop {
             let left = deadline.since(self.parts.clock.monotonic());
             let attempted = course.note(attempt(&self.parts, action, mode, left).await);
@@ -352,7 +351,9 @@ impl Executor {
             Repeat::Probe => {
                 hit("executor.before_probe", &action.ticket.action_id).await;
                 // A run that used up its time must not leave its probe without any.
-                let left = deadline.since(self.parts.clock.monotonic()).max(PROBE_TIME_MIN);
+                let left = deadline
+                    .since(self.parts.clock.monotonic())
+                    .max(self.parts.settings.probe_time_min);
                 let tried = attempt(&self.parts, action, CallMode::Probe, left).await;
                 match (tried.probed, tried.came_to) {
                     (Some(ProbeVerdict::Done), _) => Next::WasDone,

@@ -16,12 +16,13 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::Value;
 
 use crate::action::{Action, Gated};
+use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::intent::Intent;
 use crate::key;
 use crate::messages::{Execute, Record, Refusal, Settle};
 use crate::parts::Parts;
-use crate::pipeline::{group, same_decision};
+use crate::pipeline::group;
 use crate::stage::{PanicWatch, bounded, pass};
 
 /// The action is ours to do, and that is on disk.

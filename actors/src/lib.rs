@@ -13,13 +13,16 @@ pub mod action;
 pub mod messages;
 
 pub mod answers;
+pub mod decisions;
 pub mod failpoint;
+pub mod history;
 pub mod identity;
 mod leases;
 pub mod metrics;
 pub mod parts;
 pub mod registry;
 mod running;
+pub mod settings;
 mod stage;
 pub mod switches;
 
@@ -37,14 +40,19 @@ pub mod reward;
 mod seize;
 mod sweeper;
 pub mod validator;
+pub mod withdraw;
 
 pub mod pipeline;
 mod supervisor;
 
 pub use action::{Action, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 pub use answers::{Answer, Done};
+/// The Store's own words, for doors that show what is remembered.
+pub use effectd_bus::{Cursor, Order, ReceiptPage, ReceiptQuery, Store, StoreError};
 pub use identity::Identity;
 pub use metrics::Metrics;
 pub use parts::{Ingredients, Parts, SpaceRoots};
 pub use pipeline::{Incoming, Pipeline, StartError};
 pub use registry::{Entry, ParamRule, Registry, RegistryError};
+pub use settings::Settings;
+pub use withdraw::{Canceller, Withdrawal};

@@ -11,12 +11,14 @@ use effectd_sandbox::Sandbox;
 use tokio::sync::watch;
 
 use crate::answers::Answers;
+use crate::decisions::AtDoor;
 use crate::identity::Identity;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::reward::Weights;
 use crate::running::Running;
+use crate::settings::Settings;
 
 /// Where a space lies on the disk.
 pub type SpaceRoots = Arc<dyn Fn(&SpaceId) -> Result<PathBuf, Failure> + Send + Sync>;
@@ -42,11 +44,15 @@ pub struct Parts {
     /// How long a delivery is held before it goes to someone else, see [`crate::limits::LEASE_TTL`]. A stage that does not
     /// get on for this long loses what it has in hand.
     pub lease_ttl: Duration,
+    /// What else the operator has set.
+    pub settings: Settings,
     /// Who waits.
     pub answers: Answers,
     policy: RwLock<Arc<Policy>>,
     pub(crate) running: Running,
     pub(crate) leases: Leases,
+    /// Who stands at the door with what may not be on disk yet.
+    pub(crate) at_door: AtDoor,
     /// Turned on when the runtime stops and its grace is over: whatever runs is killed.
     pub(crate) halt: watch::Sender<bool>,
 }
@@ -71,6 +77,7 @@ pub struct Ingredients {
     pub weights: Weights,
     pub metrics: Metrics,
     pub lease_ttl: Duration,
+    pub settings: Settings,
     pub policy: Arc<Policy>,
 }
 
@@ -93,10 +100,12 @@ impl Parts {
             weights: from.weights,
             metrics: from.metrics,
             lease_ttl: from.lease_ttl,
+            settings: from.settings,
             answers: Answers::default(),
             policy: RwLock::new(from.policy),
             running: Running::default(),
             leases: Leases::default(),
+            at_door: AtDoor::default(),
             halt: watch::Sender::new(false),
         })
     }

@@ -4,10 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Exhausted, GroupName, GroupOptions, Store, StoreError};
+use effectd_bus::{Exhausted, GroupName, GroupOptions, StoreError};
 use effectd_contracts::{
-    ActionId, ActionRequest, Code, DecisionData, Digest, Event, Failure, Origin, Phase, Principal, Topic,
-    TraceId, json, limits as bounds,
+    ActionId, ActionRequest, Code, DecisionData, Event, Failure, Origin, Phase, Principal, Topic, TraceId,
 };
 use ractor::{Actor, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot, watch};
@@ -15,14 +14,16 @@ use tracing::Span;
 
 use crate::action::{Action, Back, Place, Stalled, Submitted, Ticket, Way};
 use crate::answers::{Answer, Done};
+use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::idempotency::{ID_TAKEN, sealed};
-use crate::limits::{DELIVERIES_MAX, IN_FLIGHT_MAX, STOP_MAX};
+use crate::limits::STOP_MAX;
 use crate::messages::Validate;
 use crate::parts::Parts;
 use crate::registry::Entry;
 use crate::stage::pass;
 use crate::supervisor::{Ask, Stages, Supervisor};
+use crate::withdraw::{Canceller, Withdrawal, withdraw};
 
 /// A running pipeline.
 #[derive(Debug)]
@@ -84,14 +85,14 @@ impl Pipeline {
     /// Starts the tree, and with it the replay of everything that is still on the bus.
     pub async fn start(parts: Arc<Parts>) -> Result<Self, StartError> {
         let options = GroupOptions {
-            deliveries_max: DELIVERIES_MAX,
+            deliveries_max: parts.settings.deliveries_max,
             exhausted: Exhausted::HandOver,
         };
         parts
             .store
             .configure(&Topic::ActionDecision.into(), &group()?, options)
             .await?;
-        let permits = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+        let permits = Arc::new(Semaphore::new(parts.settings.in_flight_max));
         let (send_fatal, fatal) = watch::channel(None);
         let supervisor = Supervisor {
             parts: parts.clone(),
@@ -147,19 +148,23 @@ impl Pipeline {
 
     /// Puts a decision on the bus. When this returns, it is on disk and will be carried out or refused, whatever dies.
     pub async fn submit(&self, incoming: Incoming) -> Result<ActionId, Failure> {
-        incoming.request.check()?;
         let action_id = incoming.request.action_id.clone();
+        self.place(incoming).await.map(|_| action_id)
+    }
+
+    /// The same as [`Pipeline::submit`], and answers where on the bus the decision lies; nowhere if it has ended.
+    pub async fn place(&self, incoming: Incoming) -> Result<Option<u64>, Failure> {
+        incoming.request.check()?;
         if let Some(known) = self.known(&incoming)? {
             return match known {
-                Answer::Done(_) => Ok(action_id),
+                Answer::Done(_) => Ok(None),
                 Answer::Refused(failure) => Err(failure),
             };
         }
         if self.permits.is_closed() {
             return Err(stopping());
         }
-        self.publish(incoming).await?;
-        Ok(action_id)
+        self.publish(incoming).await
     }
 
     /// Has a decision carried out, and waits for its receipt.
@@ -181,11 +186,13 @@ impl Pipeline {
             .try_acquire_owned()
             .map_err(|error| match error {
                 TryAcquireError::Closed => stopping(),
-                TryAcquireError::NoPermits => overloaded(),
+                TryAcquireError::NoPermits => overloaded(self.parts.settings.in_flight_max),
             })?;
         let mut answer = self.parts.answers.wait_for(&incoming.request.action_id);
         let (back, mut came_back) = oneshot::channel();
-        let action = self.action(incoming.clone(), back, permit);
+        let incoming = Arc::new(incoming);
+        let _standing = self.parts.at_door.enter(&incoming);
+        let action = self.action((*incoming).clone(), back, permit);
         pass(&self.stages.validator, Validate(action));
         tokio::select! {
             biased;
@@ -194,14 +201,14 @@ impl Pipeline {
                 // Everything is being stopped, and nothing of it is on disk.
                 Ok(Back::Lost) if self.permits.is_closed() => return Err(stopping()),
                 // A worker died before the decision was on disk: from now on the bus looks after it.
-                Ok(Back::Lost) => self.publish(incoming).await?,
+                Ok(Back::Lost) => drop(self.publish((*incoming).clone()).await?),
                 Ok(Back::Refused(failure)) => return Err(failure),
                 // It is on disk, or about to be answered.
                 Err(_) => {}
             },
             // It is in the hands of a stage that has stopped altogether, or waits for another action: either way the bus
             // can look after it, and whichever copy comes second gives way.
-            () = tokio::time::sleep(self.parts.lease_ttl * 2) => self.publish(incoming).await?,
+            () = tokio::time::sleep(self.parts.lease_ttl * 2) => drop(self.publish((*incoming).clone()).await?),
         }
         self.answered(answer).await
     }
@@ -225,6 +232,14 @@ impl Pipeline {
             return Ok(Answer::Done(done));
         }
         self.answered(answer).await
+    }
+
+    /// Withdraws an action that has not started. Whoever waits for it gets the receipt that says so.
+    pub async fn cancel(&self, action: &ActionId, by: &Canceller) -> Result<Withdrawal, Failure> {
+        if self.permits.is_closed() {
+            return Err(stopping());
+        }
+        withdraw(&self.parts, action, by).await
     }
 
     /// The receipt of an action, if it has one.
@@ -298,7 +313,7 @@ impl Pipeline {
     }
 
     /// Puts the decision on the bus. If it is there already, it must be this one.
-    async fn publish(&self, incoming: Incoming) -> Result<(), Failure> {
+    async fn publish(&self, incoming: Incoming) -> Result<Option<u64>, Failure> {
         let Incoming {
             request,
             principal,
@@ -327,7 +342,7 @@ impl Pipeline {
             same_decision(&**store, known.offset, digest, &asker)
         });
         match same {
-            Ok(true) => Ok(()),
+            Ok(true) => Ok(published.first().map(|published| published.offset)),
             Ok(false) => Err(id_taken()),
             Err(error) => Err(store_failure(&error)),
         }
@@ -355,7 +370,7 @@ impl Pipeline {
     }
 
     async fn all_places_free(&self) {
-        let all = u32::try_from(IN_FLIGHT_MAX).unwrap_or(u32::MAX);
+        let all = u32::try_from(self.parts.settings.in_flight_max).unwrap_or(u32::MAX);
         // Closed only by an earlier stop, which is as good.
         drop(self.permits.acquire_many(all).await);
     }
@@ -375,22 +390,6 @@ impl Pipeline {
 
 /// How often is looked whether the last child is gone.
 const STOP_LOOK: Duration = Duration::from_millis(2);
-
-/// Whether the decision at this place of the topic is this very one, from the same asker. `digest` is the request's own, not
-/// the keyed one: both are compared here and kept nowhere.
-pub(crate) fn same_decision(
-    store: &dyn Store,
-    offset: u64,
-    digest: Digest,
-    principal: &Principal,
-) -> Result<bool, StoreError> {
-    let page = store.read(&Topic::ActionDecision.into(), offset, 1)?;
-    let body = page.events.first().and_then(|event| event.body.bytes());
-    let known =
-        body.and_then(|body| json::parse::<Event<DecisionData>>(body, 2 * bounds::REQUEST_BYTES_MAX).ok());
-    // What cannot be read any more has ended long ago; the receipt decides then.
-    Ok(known.is_none_or(|event| event.data.request.digest() == digest && event.data.principal == *principal))
-}
 
 fn stopping() -> Failure {
     Failure::new(
@@ -413,11 +412,11 @@ fn answered(answer: Result<Answer, oneshot::error::RecvError>) -> Result<Answer,
     answer.map_err(|_| handed_back())
 }
 
-fn overloaded() -> Failure {
-    let message = format!("{IN_FLIGHT_MAX} actions are on their way; try again shortly");
+fn overloaded(in_flight: usize) -> Failure {
+    let message = format!("{in_flight} actions are on their way; try again shortly");
     Failure::new(Code::Overloaded, Phase::Accept, message)
 }
 
-fn store_failure(error: &StoreError) -> Failure {
+pub(crate) fn store_failure(error: &StoreError) -> Failure {
     Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string())
 }

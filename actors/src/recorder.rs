@@ -11,12 +11,11 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use crate::action::{Action, Finished};
 use crate::answers::{Answer, Done};
 use crate::capture::{self, Captured};
+use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::idempotency::ID_TAKEN;
-use crate::limits::{BACKOFF_FIRST, COMMIT_TRIES};
 use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
-use crate::pipeline::same_decision;
 use crate::seize::{Seized, seize};
 use crate::stage::{PanicWatch, bounded, pass};
 
@@ -139,17 +138,33 @@ impl Recorder {
         }
     }
 
+    /// Ends an action that nobody has begun. The Store refuses if somebody has, or if it has ended: an action that may have
+    /// had its effect is not seized for this.
+    pub(crate) async fn withdrawn(&self, refusal: Refusal) -> Result<Done, StoreError> {
+        refusal.action.hop("recorder");
+        let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
+        self.commit(completion).await?;
+        let done = self.written(&refusal.action, receipt);
+        self.tell(refusal.action, Answer::Done(done.clone())).await;
+        Ok(done)
+    }
+
+    /// What a receipt that is on disk leaves in figures and log.
+    fn written(&self, action: &Action<()>, receipt: Receipt) -> Done {
+        self.count(&receipt);
+        tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
+            status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
+            total_ms = receipt.timing.total_ms.as_f64(), "receipt");
+        Done {
+            receipt: Arc::new(receipt),
+            before: false,
+        }
+    }
+
     async fn conclude(&self, mut action: Action<()>, receipt: Receipt, committed: Result<(), StoreError>) {
         match committed {
             Ok(()) => {
-                self.count(&receipt);
-                tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
-                    status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
-                    total_ms = receipt.timing.total_ms.as_f64(), "receipt");
-                let done = Done {
-                    receipt: Arc::new(receipt),
-                    before: false,
-                };
+                let done = self.written(&action, receipt);
                 self.tell(action, Answer::Done(done)).await;
             }
             Err(StoreError::AlreadyReceipted { receipt_id, .. }) => self.before(action, receipt_id).await,
@@ -177,8 +192,8 @@ impl Recorder {
     }
 
     async fn try_commit(&self, completion: Completion) -> Result<(), StoreError> {
-        let mut pause = BACKOFF_FIRST;
-        for _ in 1..COMMIT_TRIES {
+        let mut pause = self.parts.settings.backoff_first;
+        for _ in 1..self.parts.settings.commit_tries {
             match self.parts.store.commit(completion.clone()).await {
                 Err(StoreError::Unavailable { .. } | StoreError::Overloaded { .. } | StoreError::Full) => {}
                 answer => return answer.map(|_| ()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use backoff::ExponentialBackoff;
 use backoff::backoff::Backoff;
 
-use crate::limits::{BACKOFF_FACTOR, BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_SPREAD};
+use crate::settings::Settings;
 
 /// What is left of an action's patience.
 #[derive(Debug)]
@@ -15,14 +15,14 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Patience for this many retries.
-    pub fn new(retries: u32) -> Self {
+    /// Patience for this many retries, with pauses as they are set.
+    pub fn new(retries: u32, settings: &Settings) -> Self {
         let backoff = ExponentialBackoff {
-            current_interval: BACKOFF_FIRST,
-            initial_interval: BACKOFF_FIRST,
-            randomization_factor: BACKOFF_SPREAD,
-            multiplier: BACKOFF_FACTOR,
-            max_interval: BACKOFF_MAX,
+            current_interval: settings.backoff_first,
+            initial_interval: settings.backoff_first,
+            randomization_factor: settings.backoff_spread,
+            multiplier: settings.backoff_factor,
+            max_interval: settings.backoff_max,
             max_elapsed_time: None,
             ..ExponentialBackoff::default()
         };
@@ -44,12 +44,17 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{BACKOFF_FACTOR, BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_SPREAD};
+
+    fn budget(retries: u32) -> Budget {
+        Budget::new(retries, &Settings::default())
+    }
 
     const PLENTY: Duration = Duration::from_secs(3_600);
 
     #[test]
     fn pauses_grow_with_spread_and_end_with_the_attempts() {
-        let mut budget = Budget::new(10);
+        let mut budget = budget(10);
         let mut expected = BACKOFF_FIRST;
         for attempt in 0..10 {
             let Some(pause) = budget.next_pause(Duration::ZERO, PLENTY) else {
@@ -71,8 +76,8 @@ mod tests {
     #[test]
     fn no_attempt_begins_that_cannot_end_in_time() {
         let took = Duration::from_millis(400);
-        assert_eq!(Budget::new(5).next_pause(took, Duration::from_millis(300)), None);
-        assert!(Budget::new(5).next_pause(took, Duration::from_secs(1)).is_some());
-        assert_eq!(Budget::new(0).next_pause(Duration::ZERO, PLENTY), None);
+        assert_eq!(budget(5).next_pause(took, Duration::from_millis(300)), None);
+        assert!(budget(5).next_pause(took, Duration::from_secs(1)).is_some());
+        assert_eq!(budget(0).next_pause(Duration::ZERO, PLENTY), None);
     }
 }

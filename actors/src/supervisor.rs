@@ -13,7 +13,6 @@ use crate::executor::Executor;
 use crate::gate::Gate;
 use crate::idempotency::Idempotency;
 use crate::intake::Intake;
-use crate::limits::{COMPUTING_WORKERS, RESTART_WINDOW, RESTARTS_MAX, WAITING_WORKERS};
 use crate::messages::{Record, Validate};
 use crate::parts::Parts;
 use crate::recorder::Recorder;
@@ -142,11 +141,12 @@ impl Supervisor {
     async fn start_stages(&self, myself: &ActorRef<Ask>) -> Result<Stages, SpawnErr> {
         let parts = &self.parts;
         let cell = || myself.get_cell();
+        let (waiting, computing) = (parts.settings.waiting_workers, parts.settings.computing_workers);
         let make = {
             let parts = parts.clone();
             move || Recorder { parts: parts.clone() }
         };
-        let recorder = stage::start(cell(), WAITING_WORKERS, make).await?;
+        let recorder = stage::start(cell(), waiting, make).await?;
         let make = {
             let (parts, recorder) = (parts.clone(), recorder.clone());
             move || Executor {
@@ -154,7 +154,7 @@ impl Supervisor {
                 recorder: recorder.clone(),
             }
         };
-        let executor = stage::start(cell(), WAITING_WORKERS, make).await?;
+        let executor = stage::start(cell(), waiting, make).await?;
         let make = {
             let (parts, executor, recorder) = (parts.clone(), executor.clone(), recorder.clone());
             move || Idempotency {
@@ -163,7 +163,7 @@ impl Supervisor {
                 recorder: recorder.clone(),
             }
         };
-        let idempotency = stage::start(cell(), WAITING_WORKERS, make).await?;
+        let idempotency = stage::start(cell(), waiting, make).await?;
         let make = {
             let (parts, idempotency, recorder) = (parts.clone(), idempotency.clone(), recorder.clone());
             move || Gate {
@@ -172,7 +172,7 @@ impl Supervisor {
                 recorder: recorder.clone(),
             }
         };
-        let gate = stage::start(cell(), COMPUTING_WORKERS, make).await?;
+        let gate = stage::start(cell(), computing, make).await?;
         let make = {
             let (parts, gate, recorder) = (parts.clone(), gate.clone(), recorder.clone());
             move || Validator {
@@ -181,7 +181,7 @@ impl Supervisor {
                 recorder: recorder.clone(),
             }
         };
-        let validator = stage::start(cell(), COMPUTING_WORKERS, make).await?;
+        let validator = stage::start(cell(), computing, make).await?;
         Ok(Stages { validator, recorder })
     }
 
@@ -225,19 +225,23 @@ impl Supervisor {
         };
         actor.cell = None;
         let now = self.parts.clock.monotonic();
+        let (most, window) = (
+            self.parts.settings.restarts_max,
+            self.parts.settings.restart_window,
+        );
         actor.restarts.push_back(now);
         while actor
             .restarts
             .front()
-            .is_some_and(|then| now.since(*then) > RESTART_WINDOW)
+            .is_some_and(|then| now.since(*then) > window)
         {
             actor.restarts.pop_front();
         }
-        if actor.restarts.len() > RESTARTS_MAX {
+        if actor.restarts.len() > most {
             return Err(format!(
-                "{} died {} times within {RESTART_WINDOW:?}: {why}",
+                "{} died {} times within {window:?}: {why}",
                 actor.name,
-                RESTARTS_MAX + 1
+                most + 1
             ));
         }
         tracing::error!(actor = actor.name, why, "restarted");

@@ -6,7 +6,6 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::failpoint::hit_idle;
-use crate::limits::SWEEP_EVERY;
 use crate::parts::Parts;
 
 /// There is one, restarted when it dies.
@@ -34,7 +33,7 @@ impl Actor for Sweeper {
     async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<(), ActorProcessingErr> {
         // Timers of a stopped actor end by themselves.
         drop(myself.send_interval(self.parts.lease_ttl / 3, || Sweep::Leases));
-        drop(myself.send_interval(SWEEP_EVERY, || Sweep::Rest));
+        drop(myself.send_interval(self.parts.settings.sweep_every, || Sweep::Rest));
         Ok(())
     }
 

@@ -8,7 +8,6 @@ use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::BODIES_BYTES_MAX;
 use crate::problem::{Kind, Problem};
 
 /// What all bodies together may take.
@@ -22,8 +21,8 @@ pub(crate) struct Bytes {
 }
 
 impl Budget {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(BODIES_BYTES_MAX)))
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes_max.min(Semaphore::MAX_PERMITS))))
     }
 
     /// Reads a body to its end.
@@ -74,10 +73,11 @@ impl Budget {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::limits::BODIES_BYTES_MAX;
 
     #[tokio::test]
     async fn bodies_are_bounded_each_and_together() {
-        let budget = Budget::new();
+        let budget = Budget::new(BODIES_BYTES_MAX);
         let read = |size: usize| budget.read(Body::from(vec![0; size]), Duration::from_secs(5));
         assert_eq!(
             read(REQUEST_BYTES_MAX + 1).await.err().unwrap().code,
@@ -94,7 +94,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
-        let read = Budget::new()
+        let read = Budget::new(BODIES_BYTES_MAX)
             .read(Body::new(Never), Duration::from_secs(10))
             .await;
         assert_eq!(read.err().unwrap().status, 408);

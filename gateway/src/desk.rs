@@ -1,31 +1,31 @@
-//! What every route works with, and the one question that several ask: how does this action stand?
+//! What every route works with, and the questions that several ask: how does this action stand, is there room for another?
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_actors::{Done, Pipeline};
-use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Topic, json};
-use tokio::sync::Semaphore;
+use effectd_actors::{Done, Pipeline, StoreError, decisions};
+use effectd_contracts::{ActionId, Code, Failure, Phase, Principal, Topic};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::body::Budget;
-use crate::limits::{SCAN_EVENTS_MAX, SCANS_MAX};
+use crate::limits::{TURN_TIME_MAX, TURNS_MAX};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::pulse::{Pulse, Vitals};
-use crate::server::Host;
-use crate::settings::Settings;
+use crate::server::{Host, Stage};
+use crate::settings::{Dial, Settings};
 
 /// What every route works with.
 pub(crate) struct Desk {
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) settings: Settings,
+    pub(crate) dial: Dial,
     pub(crate) budget: Budget,
     pub(crate) metrics: Metrics,
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) vitals: Vitals,
-    scans: Semaphore,
+    pub(crate) stage: watch::Receiver<Stage>,
+    turns: Semaphore,
 }
 
 /// How an action stands, as far as this peer may know.
@@ -35,25 +35,25 @@ pub(crate) enum Found {
     Unknown,
 }
 
-/// The most decisions read at once.
-const PAGE: usize = 500;
-
 impl Desk {
     pub(crate) fn new(
         host: Arc<dyn Host>,
-        settings: Settings,
+        dial: Dial,
         metrics: Metrics,
         pulse: Arc<Pulse>,
-        vitals: Vitals,
+        stage: watch::Receiver<Stage>,
     ) -> Self {
+        let clock = host.pipeline().parts().clock.clone();
+        let settings = dial.settings();
         Self {
+            vitals: Vitals::new(pulse.clone(), clock, stage.clone(), settings.pulse_age_max),
+            budget: Budget::new(settings.bodies_bytes_max),
             host,
-            settings,
-            budget: Budget::new(),
+            dial,
             metrics,
             pulse,
-            vitals,
-            scans: Semaphore::new(SCANS_MAX),
+            stage,
+            turns: Semaphore::new(TURNS_MAX),
         }
     }
 
@@ -61,24 +61,41 @@ impl Desk {
         self.host.pipeline()
     }
 
+    /// What the operator has set, as it is now.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.dial.settings()
+    }
+
     /// How long a request may wait: as long as it asks for, within the bound.
     pub(crate) fn wait_time(&self, asked_ms: Option<u64>) -> Duration {
-        let most = self.settings.wait_time_max;
+        let most = self.settings().wait_time_max;
         asked_ms.map_or(most, |asked| Duration::from_millis(asked).min(most))
     }
 
-    /// Whether another decision may be taken on.
-    pub(crate) fn room(&self) -> Result<(), Problem> {
-        let (backlog, most) = (self.pulse.backlog(), self.settings.backlog_max);
-        if backlog < most {
-            return Ok(());
+    /// A turn at what takes a thread for some milliseconds.
+    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        match tokio::time::timeout(TURN_TIME_MAX, self.turns.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => Err(Problem::of(
+                Kind::Busy,
+                "too many questions at once; try again shortly",
+            )),
         }
-        let message = format!("{backlog} decisions are accepted and not yet ended; try again shortly");
-        Err(Problem::failed(&Failure::new(
-            Code::Overloaded,
-            Phase::Accept,
-            message,
-        )))
+    }
+
+    /// Whether another decision of this size may be taken on.
+    pub(crate) fn room(&self, bytes: u64) -> Result<(), Problem> {
+        let settings = self.settings();
+        let (backlog, waiting) = (self.pulse.backlog(), self.pulse.backlog_bytes());
+        let message = if backlog >= settings.backlog_max {
+            format!("{backlog} decisions are accepted and not yet ended; try again shortly")
+        } else if waiting.saturating_add(bytes) > settings.backlog_bytes_max {
+            format!("{waiting} bytes of decisions are accepted and not yet ended; try again shortly")
+        } else {
+            return Ok(());
+        };
+        let failure = Failure::new(Code::Overloaded, Phase::Accept, message);
+        Err(Problem::failed(&failure))
     }
 
     /// How an action stands. What belongs to somebody else is as good as unknown.
@@ -86,13 +103,12 @@ impl Desk {
         if let Some(done) = self.receipt_of(action)? {
             return Ok(seen(done, peer));
         }
-        if !self.is_open(action, peer).await? {
-            // It may have ended while the open ones were looked through.
-            return Ok(self
-                .receipt_of(action)?
-                .map_or(Found::Unknown, |done| seen(done, peer)));
+        if self.is_open(action, peer).await? {
+            return Ok(Found::Accepted);
         }
-        Ok(Found::Accepted)
+        // It may have ended between the two looks.
+        let done = self.receipt_of(action)?;
+        Ok(done.map_or(Found::Unknown, |done| seen(done, peer)))
     }
 
     fn receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Problem> {
@@ -101,50 +117,26 @@ impl Desk {
             .map_err(|failure| Problem::failed(&failure))
     }
 
-    /// Looks through the decisions that are not settled yet, oldest first.
+    /// Whether the decision of this peer lies on the bus and is not settled.
     async fn is_open(&self, action: &ActionId, peer: &Peer) -> Result<bool, Problem> {
-        let _turn = self
-            .scans
-            .try_acquire()
-            .map_err(|_| Problem::of(Kind::Busy, "too many questions at once; try again shortly"))?;
-        let store = self.pipeline().parts().store.clone();
-        let unavailable =
-            |why: String| Problem::failed(&Failure::new(Code::StoreUnavailable, Phase::Accept, why));
-        let groups = store
-            .groups(&Topic::ActionDecision.into())
-            .await
-            .map_err(|error| unavailable(error.to_string()))?;
-        let Some(mut from) = groups.iter().map(|group| group.committed).min() else {
+        let store = &*self.pipeline().parts().store;
+        let found = decisions::published(store, action).map_err(|error| unavailable(&error))?;
+        let Some(found) = found else { return Ok(false) };
+        let ours = |principal: &Principal| peer.operator || *principal == peer.principal;
+        if !found.event.is_some_and(|event| ours(&event.data.principal)) {
             return Ok(false);
-        };
-        let (action, peer) = (action.clone(), peer.clone());
-        let looked = tokio::task::spawn_blocking(move || {
-            let end = from + SCAN_EVENTS_MAX as u64;
-            while from < end {
-                let page = store.read(&Topic::ActionDecision.into(), from, PAGE)?;
-                let ours = page
-                    .events
-                    .iter()
-                    .find(|event| event.action_id.as_ref() == Some(&action));
-                if let Some(event) = ours {
-                    return Ok(may_know(event.body.bytes(), &peer));
-                }
-                if page.events.is_empty() || page.next >= page.end {
-                    return Ok(false);
-                }
-                from = page.next;
-            }
-            Ok(false)
-        });
-        match looked.await {
-            Ok(Ok(open)) => Ok(open),
-            Ok(Err(error)) => {
-                let error: Box<dyn std::error::Error + Send + Sync> = error;
-                Err(unavailable(error.to_string()))
-            }
-            Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
         }
+        let groups = store.groups(&Topic::ActionDecision.into()).await;
+        let groups = groups.map_err(|error| unavailable(&error))?;
+        // What everybody has settled without a receipt was set aside as a dead letter.
+        Ok(groups.iter().any(|group| group.committed <= found.offset))
     }
+}
+
+/// The store could not answer.
+pub(crate) fn unavailable(error: &StoreError) -> Problem {
+    let failure = Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string());
+    Problem::failed(&failure)
 }
 
 fn seen(done: Done, peer: &Peer) -> Found {
@@ -153,13 +145,4 @@ fn seen(done: Done, peer: &Peer) -> Found {
     } else {
         Found::Unknown
     }
-}
-
-/// Whether the decision is this peer's.
-fn may_know(body: Option<&[u8]>, peer: &Peer) -> bool {
-    let decision = body.and_then(|body| {
-        // The envelope adds little to the largest request.
-        json::parse::<Event<DecisionData>>(body, 2 * REQUEST_BYTES_MAX).ok()
-    });
-    peer.operator || decision.is_some_and(|decision| decision.data.principal == peer.principal)
 }

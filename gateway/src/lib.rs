@@ -36,5 +36,5 @@ pub mod server;
 
 pub use error::GatewayError;
 pub use server::{Gateway, Host};
-pub use settings::Settings;
+pub use settings::{Dial, Settings};
 pub use socket::Socket;

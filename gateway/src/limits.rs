@@ -26,10 +26,20 @@ pub const WRITE_TIME_MAX: Duration = Duration::from_secs(15);
 pub const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
 /// Decisions that are accepted and not yet ended: beyond it, what comes in faster than it is done is turned away.
 pub const BACKLOG_MAX: u64 = 100_000;
-/// Open decisions that one question for an action's state looks through; beyond it, the action counts as unknown.
-pub const SCAN_EVENTS_MAX: usize = 20_000;
-/// Such looks at one time, for all clients together: each reads and opens stored decisions.
-pub const SCANS_MAX: usize = 4;
+/// Bytes of decisions that are accepted and not yet ended: they wait on disk, and a gigabyte of them is more than a day's
+/// work of planners.
+pub const BACKLOG_BYTES_MAX: u64 = 1_073_741_824;
+/// Receipts in one answer, unless another number is asked for.
+pub const LIST_DEFAULT: usize = 100;
+/// Most receipts in one answer: they are held in memory, parsed, for each client that asks.
+pub const LIST_MAX: usize = 500;
+/// Lists, explanations and changes of the policy worked on at one time, for all clients together: each takes a thread and
+/// some milliseconds of it.
+pub const TURNS_MAX: usize = 8;
+/// How long such a question waits for its turn before it is told to come again.
+pub const TURN_TIME_MAX: Duration = Duration::from_secs(2);
+/// Largest change of the policy, in bytes of JSON.
+pub const CHANGE_BYTES_MAX: usize = 65_536;
 /// How often the store is asked how it stands.
 pub const PULSE_EVERY: Duration = Duration::from_millis(500);
 /// How old the store's last answer may be before the daemon calls itself not ready.

@@ -12,6 +12,8 @@ pub const CONNECTIONS: &str = "effectd_http_connections";
 pub const CONNECTIONS_REFUSED_TOTAL: &str = "effectd_http_connections_refused_total";
 /// Decisions that are accepted and not yet ended.
 pub const BACKLOG: &str = "effectd_backlog_decisions";
+/// Their bytes.
+pub const BACKLOG_BYTES: &str = "effectd_backlog_bytes";
 
 /// The door's series.
 #[derive(Clone)]
@@ -21,6 +23,7 @@ pub(crate) struct Metrics {
     pub(crate) connections: IntGauge,
     pub(crate) refused: IntCounterVec,
     pub(crate) backlog: IntGauge,
+    pub(crate) backlog_bytes: IntGauge,
 }
 
 impl Metrics {
@@ -39,12 +42,14 @@ impl Metrics {
                 &["reason"],
             )?,
             backlog: IntGauge::new(BACKLOG, "Decisions accepted and not yet ended")?,
+            backlog_bytes: IntGauge::new(BACKLOG_BYTES, "Bytes of decisions accepted and not yet ended")?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;
         registry.register(Box::new(metrics.connections.clone()))?;
         registry.register(Box::new(metrics.refused.clone()))?;
         registry.register(Box::new(metrics.backlog.clone()))?;
+        registry.register(Box::new(metrics.backlog_bytes.clone()))?;
         Ok(metrics)
     }
 }

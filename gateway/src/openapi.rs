@@ -10,8 +10,8 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
 use crate::problem::Problem;
-use crate::routes::{actions, health, receipts};
-use crate::views::{ActionView, Health, State};
+use crate::routes::{actions, health, policy, receipts};
+use crate::views::{ActionView, Explanation, Health, PolicyChange, PolicyView, ReceiptList, State};
 
 /// Where the types are.
 const SCHEMAS: &str = "/components/schemas";
@@ -29,13 +29,31 @@ const SCHEMAS: &str = "/components/schemas";
         actions::show,
         actions::wait,
         actions::cancel,
+        receipts::list,
         receipts::show,
+        policy::show,
+        policy::check,
+        policy::reload,
+        policy::change,
+        policy::explain,
+        policy::explain_receipt,
         health::healthz,
         health::readyz,
         health::metrics,
         health::openapi,
     ),
-    components(schemas(ActionView, State, Problem, Change, By, Health))
+    components(schemas(
+        ActionView,
+        State,
+        Problem,
+        Change,
+        By,
+        Health,
+        ReceiptList,
+        PolicyView,
+        PolicyChange,
+        Explanation
+    ))
 )]
 struct Door;
 
@@ -45,6 +63,15 @@ fn of(name: &str) -> RefOr<Schema> {
 
 pub(crate) fn receipt() -> RefOr<Schema> {
     of("Receipt")
+}
+
+pub(crate) fn receipts() -> RefOr<Schema> {
+    RefOr::T(
+        utoipa::openapi::ArrayBuilder::new()
+            .items(receipt())
+            .build()
+            .into(),
+    )
 }
 
 pub(crate) fn outcome() -> RefOr<Schema> {

@@ -54,6 +54,10 @@ kinds! {
     ReceiptUnknown = "receipt_unknown", 404, false, "No receipt of this id is known to you.";
     AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
     CannotCancel = "cannot_cancel", 409, false, "The action is on its way; it cannot be withdrawn.";
+    OperatorsOnly = "operators_only", 403, false, "This is for operators.";
+    PolicyInvalid = "policy_invalid", 422, false, "The policy cannot be used so; the one in force stays.";
+    ChangeInvalid = "change_invalid", 400, false, "This is no change of a policy.";
+    NotExplainable = "not_explainable", 404, false, "The policy was never asked about this.";
     NotReady = "not_ready", 503, true, "The daemon cannot take work now.";
     Busy = "overloaded", 503, true, "Too much at once.";
     Internal = "internal", 500, true, "A fault of effectd itself.";

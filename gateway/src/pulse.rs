@@ -3,14 +3,15 @@
 //! A daemon whose disk hangs looks alive from outside. This is what makes it say that it is not ready, and what stops the
 //! watchdog from being told that all is well.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use effectd_actors::Store;
 use effectd_contracts::{Clock, Monotonic, Topic};
 use tokio::sync::watch;
 
-use crate::limits::{PULSE_AGE_MAX, PULSE_EVERY};
 use crate::server::{Host, Stage};
 
 /// How the daemon is, for whoever reports it.
@@ -19,6 +20,7 @@ pub struct Vitals {
     pulse: Arc<Pulse>,
     clock: Arc<dyn Clock>,
     stage: watch::Receiver<Stage>,
+    age_max: Duration,
 }
 
 impl std::fmt::Debug for Vitals {
@@ -33,22 +35,56 @@ impl std::fmt::Debug for Vitals {
 pub(crate) struct Pulse {
     measured: AtomicU64,
     since: AtomicU64,
+    sizes: Mutex<Sizes>,
     last: Mutex<Option<Monotonic>>,
 }
 
+/// The sizes of decisions that are accepted and not yet ended, by their places on the bus. As many as there may be of them.
+#[derive(Default)]
+struct Sizes {
+    open: BTreeMap<u64, u64>,
+    total: u64,
+}
+
+impl Sizes {
+    fn put(&mut self, offset: u64, bytes: u64) {
+        let known = self.open.insert(offset, bytes).unwrap_or(0);
+        self.total = self.total + bytes - known;
+    }
+
+    /// Forgets those before this place, which have ended.
+    fn ended_before(&mut self, committed: u64) {
+        let open = self.open.split_off(&committed);
+        let ended: u64 = std::mem::replace(&mut self.open, open).values().sum();
+        self.total -= ended;
+    }
+}
+
 impl Pulse {
+    fn sizes(&self) -> MutexGuard<'_, Sizes> {
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Decisions that are accepted and not yet ended: what the store said last, and what was accepted since.
     pub(crate) fn backlog(&self) -> u64 {
         self.measured.load(Ordering::Relaxed) + self.since.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn accepted_one(&self) {
-        self.since.fetch_add(1, Ordering::Relaxed);
+    /// Their bytes. Counts a little more than there is: what ended out of turn is noticed when all before it has ended.
+    pub(crate) fn backlog_bytes(&self) -> u64 {
+        self.sizes().total
     }
 
-    fn beat(&self, backlog: u64, now: Monotonic) {
+    /// Another decision lies on the bus.
+    pub(crate) fn accepted(&self, offset: u64, bytes: u64) {
+        self.since.fetch_add(1, Ordering::Relaxed);
+        self.sizes().put(offset, bytes);
+    }
+
+    fn beat(&self, backlog: u64, committed: u64, now: Monotonic) {
         self.since.store(0, Ordering::Relaxed);
         self.measured.store(backlog, Ordering::Relaxed);
+        self.sizes().ended_before(committed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
@@ -59,8 +95,18 @@ impl Pulse {
 }
 
 impl Vitals {
-    pub(crate) fn new(pulse: Arc<Pulse>, clock: Arc<dyn Clock>, stage: watch::Receiver<Stage>) -> Self {
-        Self { pulse, clock, stage }
+    pub(crate) fn new(
+        pulse: Arc<Pulse>,
+        clock: Arc<dyn Clock>,
+        stage: watch::Receiver<Stage>,
+        age_max: Duration,
+    ) -> Self {
+        Self {
+            pulse,
+            clock,
+            stage,
+            age_max,
+        }
     }
 
     /// Why no work can be taken now, if so.
@@ -70,31 +116,87 @@ impl Vitals {
         }
         match self.pulse.age(&*self.clock) {
             None => Some("the store has not answered yet"),
-            Some(age) if age > PULSE_AGE_MAX => Some("the store does not answer"),
+            Some(age) if age > self.age_max => Some("the store does not answer"),
             Some(_) => None,
         }
     }
 }
 
 /// Asks until nobody is interested any more.
-pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, gauge: prometheus::IntGauge) {
-    let mut due = tokio::time::interval(PULSE_EVERY);
+pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, every: Duration, gauges: Gauges) {
+    let mut due = tokio::time::interval(every);
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut weighed = false;
     loop {
         due.tick().await;
         let parts = host.pipeline().parts();
         match parts.store.groups(&Topic::ActionDecision.into()).await {
             Ok(groups) => {
-                let open = |group: u64, more: u64, late: u64| group + more + late;
-                let backlog = groups
+                let open = groups
                     .iter()
-                    .map(|group| open(group.undelivered, group.waiting, group.leased))
-                    .max();
-                let backlog = backlog.unwrap_or(0);
-                gauge.set(i64::try_from(backlog).unwrap_or(i64::MAX));
-                pulse.beat(backlog, parts.clock.monotonic());
+                    .map(|group| group.undelivered + group.waiting + group.leased);
+                let backlog = open.max().unwrap_or(0);
+                let committed = groups.iter().map(|group| group.committed).min().unwrap_or(0);
+                pulse.beat(backlog, committed, parts.clock.monotonic());
+                gauges.backlog.set(i64::try_from(backlog).unwrap_or(i64::MAX));
+                let bytes = pulse.backlog_bytes();
+                gauges.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+                if !weighed {
+                    weighed = true;
+                    let (store, pulse) = (parts.store.clone(), pulse.clone());
+                    let end = groups.iter().map(|group| group.end).max().unwrap_or(0);
+                    tokio::task::spawn_blocking(move || weigh(&*store, &pulse, committed, end));
+                }
             }
             Err(error) => tracing::warn!(%error, "the store does not say how it stands"),
         }
+    }
+}
+
+/// What the beats are shown by.
+pub(crate) struct Gauges {
+    pub(crate) backlog: prometheus::IntGauge,
+    pub(crate) bytes: prometheus::IntGauge,
+}
+
+/// Weighs the decisions that an earlier run accepted: what they take is known to nobody in this one.
+fn weigh(store: &dyn Store, pulse: &Pulse, mut from: u64, end: u64) {
+    while from < end {
+        let page = match store.read(&Topic::ActionDecision.into(), from, WEIGH_EVENTS) {
+            Ok(page) if !page.events.is_empty() => page,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(%error, "what waits on the bus could not be weighed");
+                return;
+            }
+        };
+        for event in page.events.iter().filter(|event| event.offset < end) {
+            let bytes = event.body.bytes().map_or(0, <[u8]>::len);
+            pulse.sizes().put(event.offset, bytes as u64);
+        }
+        from = page.next;
+    }
+}
+
+/// Decisions read at once when they are weighed.
+const WEIGH_EVENTS: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_ended_weighs_nothing() {
+        let pulse = Pulse::default();
+        for offset in [3, 1, 2] {
+            pulse.accepted(offset, 10 * offset);
+        }
+        // The same decision again is the same weight.
+        pulse.accepted(2, 20);
+        assert_eq!((pulse.backlog(), pulse.backlog_bytes()), (4, 60));
+        pulse.beat(1, 3, Monotonic::default());
+        assert_eq!((pulse.backlog(), pulse.backlog_bytes()), (1, 30));
+        pulse.beat(0, 4, Monotonic::default());
+        assert_eq!((pulse.backlog(), pulse.backlog_bytes()), (0, 0));
     }
 }

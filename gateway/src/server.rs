@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::{Extension, Router};
 use effectd_actors::Pipeline;
+use effectd_contracts::{ActionRequest, Principal, Receipt};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -16,15 +17,16 @@ use tokio::task::JoinSet;
 
 use crate::desk::Desk;
 use crate::error::GatewayError;
-use crate::limits::{CLOSE_TIME_MAX, HEADER_BYTES_MAX, HEADERS_MAX, RETRY_AFTER};
+use crate::limits::RETRY_AFTER;
 use crate::metrics::Metrics;
 use crate::patience::Patient;
 use crate::peer::{self, Peer};
 use crate::problem::{Kind, MEDIA_TYPE, Problem};
-use crate::pulse::{self, Pulse};
+use crate::pulse::{self, Gauges, Pulse};
 use crate::routes;
-use crate::settings::Settings;
+use crate::settings::{Dial, Settings};
 use crate::socket::Socket;
+use crate::views::{Explanation, PolicyChange, PolicyView};
 
 pub use crate::pulse::Vitals;
 
@@ -34,6 +36,19 @@ pub trait Host: Send + Sync + 'static {
     fn pipeline(&self) -> &Pipeline;
     /// Where figures are.
     fn metrics(&self) -> &prometheus::Registry;
+    /// The policy in force.
+    fn policy(&self) -> PolicyView;
+    /// The policy's files as they are now, with the changes beside them; nothing is put in force.
+    fn check_policy(&self) -> Result<PolicyView, Problem>;
+    /// Puts the policy's files as they are now in force.
+    fn reload_policy(&self) -> Result<PolicyView, Problem>;
+    /// Makes a change beside the files, and puts it in force. Durable when it returns.
+    fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
+    /// How a request of this principal would be judged.
+    fn explain_request(&self, request: &ActionRequest, principal: &Principal)
+    -> Result<Explanation, Problem>;
+    /// How the facts of a receipt are judged now.
+    fn explain_receipt(&self, receipt: &Receipt) -> Result<Explanation, Problem>;
 }
 
 /// How far the daemon is on its way out.
@@ -56,7 +71,7 @@ pub struct Gateway {
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway")
-            .field("settings", &self.desk.settings)
+            .field("settings", &self.desk.settings())
             .finish_non_exhaustive()
     }
 }
@@ -66,16 +81,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Gateway {
     /// A door to this host. Whoever holds the other end of `stage` closes it.
-    pub fn new(
-        host: Arc<dyn Host>,
-        settings: Settings,
-        stage: watch::Receiver<Stage>,
-    ) -> Result<Self, GatewayError> {
+    pub fn new(host: Arc<dyn Host>, dial: Dial, stage: watch::Receiver<Stage>) -> Result<Self, GatewayError> {
         let metrics = Metrics::register(host.metrics())?;
         let pulse = Arc::new(Pulse::default());
-        let clock = host.pipeline().parts().clock.clone();
-        let vitals = Vitals::new(pulse.clone(), clock, stage.clone());
-        let desk = Arc::new(Desk::new(host, settings, metrics, pulse, vitals));
+        let desk = Arc::new(Desk::new(host, dial, metrics, pulse, stage.clone()));
         Ok(Self { desk, stage })
     }
 
@@ -90,9 +99,13 @@ impl Gateway {
         let pulse = tokio::spawn(pulse::ask(
             desk.host.clone(),
             desk.pulse.clone(),
-            desk.metrics.backlog.clone(),
+            desk.settings().pulse_every,
+            Gauges {
+                backlog: desk.metrics.backlog.clone(),
+                bytes: desk.metrics.backlog_bytes.clone(),
+            },
         ));
-        let places = Places::new(&desk.settings);
+        let places = Places::default();
         let router = routes::all(desk.clone());
         let mut visits = JoinSet::new();
         while *self.stage.borrow_and_update() == Stage::Open {
@@ -119,10 +132,11 @@ impl Gateway {
     /// Waits for those who are inside; once the pipeline has ended, not for long.
     async fn empty(&mut self, visits: &mut JoinSet<()>) {
         let mut stage = self.stage.clone();
+        let time_max = self.desk.settings().close_time_max;
         let closed = async {
             // Whoever held the other end is gone: that is the end, too.
             let _ = stage.wait_for(|stage| *stage == Stage::Closed).await;
-            tokio::time::sleep(CLOSE_TIME_MAX).await;
+            tokio::time::sleep(time_max).await;
         };
         tokio::select! {
             () = async { while let Some(ended) = visits.join_next().await { note(ended); } } => {}
@@ -136,12 +150,13 @@ impl Gateway {
             metrics.refused.with_label_values(&["unknown_peer"]).inc();
             return;
         };
-        let Some(place) = places.take(uid, metrics.connections.clone()) else {
+        let settings = self.desk.settings();
+        let Some(place) = places.take(uid, &settings, metrics.connections.clone()) else {
             metrics.refused.with_label_values(&["full"]).inc();
             turn_away(stream);
             return;
         };
-        let (router, stage, settings) = (router.clone(), self.stage.clone(), self.desk.settings.clone());
+        let (router, stage) = (router.clone(), self.stage.clone());
         visits.spawn(async move {
             let _place = place;
             let Some(peer) = Peer::of(uid).await else { return };
@@ -156,9 +171,9 @@ async fn visit(stream: UnixStream, router: Router, mut stage: watch::Receiver<St
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.header_time_max)
-        .max_headers(HEADERS_MAX)
-        .max_header_size(HEADER_BYTES_MAX)
-        .max_buf_size(2 * HEADER_BYTES_MAX)
+        .max_headers(settings.headers_max)
+        .max_header_size(settings.header_bytes_max)
+        .max_buf_size(2 * settings.header_bytes_max)
         .serve_connection(io, TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
@@ -202,11 +217,9 @@ fn turn_away(stream: UnixStream) {
 }
 
 /// How many are inside, all together and of each user.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Places {
     inside: Arc<Mutex<HashMap<u32, usize>>>,
-    all_max: usize,
-    user_max: usize,
 }
 
 /// One connection's place; given back when it ends.
@@ -221,19 +234,11 @@ fn lock(inside: &Mutex<HashMap<u32, usize>>) -> MutexGuard<'_, HashMap<u32, usiz
 }
 
 impl Places {
-    fn new(settings: &Settings) -> Self {
-        Self {
-            inside: Arc::default(),
-            all_max: settings.connections_max,
-            user_max: settings.connections_per_user_max,
-        }
-    }
-
-    fn take(&self, uid: u32, gauge: prometheus::IntGauge) -> Option<Place> {
+    fn take(&self, uid: u32, settings: &Settings, gauge: prometheus::IntGauge) -> Option<Place> {
         let mut inside = lock(&self.inside);
         let all: usize = inside.values().sum();
         let user = inside.get(&uid).copied().unwrap_or(0);
-        if all >= self.all_max || user >= self.user_max {
+        if all >= settings.connections_max || user >= settings.connections_per_user_max {
             return None;
         }
         inside.insert(uid, user + 1);
@@ -266,13 +271,14 @@ mod tests {
 
     #[test]
     fn one_user_leaves_room_for_another() {
-        let places = Places::new(&Settings {
+        let settings = Settings {
             connections_max: 3,
             connections_per_user_max: 2,
             ..Settings::default()
-        });
+        };
+        let places = Places::default();
         let gauge = prometheus::IntGauge::new("inside", "inside").unwrap();
-        let take = |uid| places.take(uid, gauge.clone());
+        let take = |uid| places.take(uid, &settings, gauge.clone());
         let (first, _second) = (take(1).unwrap(), take(1).unwrap());
         assert!(take(1).is_none(), "one user has all it may");
         let _third = take(2).unwrap();

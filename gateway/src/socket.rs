@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixSocket};
 
 use crate::error::GatewayError;
-use crate::limits::LISTEN_BACKLOG;
 
 /// The longest path of a socket: the kernel's field, less its closing zero and the name it is made under.
 const PATH_BYTES_MAX: usize = 107 - DRAFT.len();
@@ -25,9 +24,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Makes the socket, with these permissions, and the folder it lies in if that is not there (private, then). What a
+    /// Makes the socket, with these permissions, as many waiting to be taken as this, and the folder it lies in if that is not there (private, then). What a
     /// daemon that died left behind is replaced; a socket that answers is not.
-    pub fn bind(path: &Path, mode: u32) -> Result<Self, GatewayError> {
+    pub fn bind(path: &Path, mode: u32, listen_backlog: u32) -> Result<Self, GatewayError> {
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
             return Err(GatewayError::TooLong {
                 path: path.to_owned(),
@@ -50,7 +49,7 @@ impl Socket {
             let socket = UnixSocket::new_stream()?;
             socket.bind(&draft)?;
             fs::set_permissions(&draft, Permissions::from_mode(mode))?;
-            let listener = socket.listen(LISTEN_BACKLOG)?;
+            let listener = socket.listen(listen_backlog)?;
             fs::rename(&draft, path)?;
             Ok((listener, fs::symlink_metadata(path)?.ino()))
         };
@@ -114,6 +113,7 @@ fn check_free(path: &Path) -> Result<(), GatewayError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::limits::LISTEN_BACKLOG;
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o777
@@ -123,7 +123,7 @@ mod tests {
     async fn the_socket_is_private_and_goes_away_with_its_door() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/effectd.sock");
-        let socket = Socket::bind(&path, 0o600).unwrap();
+        let socket = Socket::bind(&path, 0o600, LISTEN_BACKLOG).unwrap();
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
         drop(socket);
         assert!(!path.exists());
@@ -134,13 +134,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let living = Socket::bind(&path, 0o660).unwrap();
+        let living = Socket::bind(&path, 0o660, LISTEN_BACKLOG).unwrap();
         assert_eq!(mode(&path), 0o660);
-        let refused = Socket::bind(&path, 0o600).unwrap_err();
+        let refused = Socket::bind(&path, 0o600, LISTEN_BACKLOG).unwrap_err();
         assert!(matches!(refused, GatewayError::InUse(_)), "{refused}");
         drop(living);
         fs::write(&path, "a file").unwrap();
-        let refused = Socket::bind(&path, 0o600).unwrap_err();
+        let refused = Socket::bind(&path, 0o600, LISTEN_BACKLOG).unwrap_err();
         assert!(matches!(refused, GatewayError::NotASocket(_)), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), b"a file");
     }
@@ -149,7 +149,7 @@ mod tests {
     async fn a_path_that_is_too_long_is_told() {
         let path = PathBuf::from("/tmp").join("x".repeat(120));
         assert!(matches!(
-            Socket::bind(&path, 0o600),
+            Socket::bind(&path, 0o600, LISTEN_BACKLOG),
             Err(GatewayError::TooLong { max: 103, .. })
         ));
     }

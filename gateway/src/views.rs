@@ -1,11 +1,12 @@
 //! What the door tells about actions.
 
-use effectd_actors::Done;
-use effectd_contracts::{ActionId, Outcome, Receipt};
+use effectd_actors::history::Page;
+use effectd_actors::{Done, Withdrawal};
+use effectd_contracts::{ActionId, Mode, Outcome, Receipt, SpaceId, SubjectId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 
 /// How an action stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -72,6 +73,34 @@ pub fn ended(action_id: ActionId, done: &Done) -> Result<ActionView, Box<Problem
     }
 }
 
+/// The answer to the wish to withdraw an action.
+pub fn withdrawal(action: &ActionId, withdrawn: &Withdrawal) -> Result<ActionView, Problem> {
+    match withdrawn {
+        Withdrawal::Now(done) => Ok(ActionView::done(action.clone(), done)),
+        // Asked again, after an answer that was lost.
+        Withdrawal::Ended(done) if done.receipt.outcome == Outcome::Cancelled => {
+            Ok(ActionView::done(action.clone(), done))
+        }
+        Withdrawal::Ended(done) => {
+            let why = "the action has ended, and its receipt says how; it cannot be withdrawn";
+            let mut problem = Problem::of(Kind::AlreadyFinished, why).about(action);
+            problem.receipt = Some(Box::new((*done.receipt).clone()));
+            Err(problem)
+        }
+        Withdrawal::Begun => {
+            let why = "the action has been begun, and cannot be withdrawn; wait for its receipt";
+            Err(Problem::of(Kind::CannotCancel, why).about(action))
+        }
+        Withdrawal::Unknown => Err(unknown(action)),
+    }
+}
+
+/// No action of this id, as far as the asker may know.
+pub fn unknown(action: &ActionId) -> Problem {
+    let message = "no action of this id was accepted from you; submit it, which is harmless if it was";
+    Problem::of(Kind::ActionUnknown, message).about(action)
+}
+
 /// How the daemon is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
@@ -81,4 +110,97 @@ pub struct Health {
     pub version: String,
     /// Decisions that are accepted and not yet ended, when the store was asked last.
     pub backlog: u64,
+}
+
+/// Some receipts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReceiptList {
+    /// The receipts; may be fewer than asked for, or none, although there are more.
+    #[schema(schema_with = crate::openapi::receipts)]
+    pub receipts: Vec<Receipt>,
+    /// Where to go on; nothing when there are no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+    /// What to begin after to see what comes later; nothing if there is nothing at all yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow: Option<u64>,
+}
+
+impl From<Page> for ReceiptList {
+    fn from(page: Page) -> Self {
+        let Page {
+            receipts,
+            next,
+            follow,
+        } = page;
+        Self {
+            receipts,
+            next,
+            follow,
+        }
+    }
+}
+
+/// A policy that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyView {
+    /// Names it: files and changes together.
+    pub digest: String,
+    /// Whether this is the one in force.
+    pub in_force: bool,
+    /// What is in it, in one line.
+    pub summary: String,
+    /// What is permitted but hardly meant.
+    pub warnings: Vec<String>,
+}
+
+/// A change beside the policy's files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", tag = "change", deny_unknown_fields)]
+pub enum PolicyChange {
+    /// Gives a consent.
+    GrantConsent {
+        /// Whose.
+        #[schema(value_type = String)]
+        subject: SubjectId,
+        /// Where.
+        #[schema(value_type = String)]
+        space: SpaceId,
+        /// What for: `tool:<id>`.
+        purpose: String,
+    },
+    /// Takes a consent back.
+    RevokeConsent {
+        /// Whose.
+        #[schema(value_type = String)]
+        subject: SubjectId,
+        /// Where.
+        #[schema(value_type = String)]
+        space: SpaceId,
+        /// What for: `tool:<id>`.
+        purpose: String,
+    },
+    /// Sets an organisation's mode of a tool; without a mode, what the files say holds again.
+    SetOrgMode {
+        /// Which organisation.
+        org: String,
+        /// Which tool.
+        tool: String,
+        /// `allow`, `require_approval` or `deny`.
+        #[schema(value_type = Option<String>)]
+        mode: Option<Mode>,
+    },
+}
+
+/// Why a request is, or was, judged as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// `permit`, `deny` …: the verdict under the policy in force.
+    pub verdict: String,
+    /// Every gate, what it saw and what would have to change, for people.
+    pub text: String,
+    /// The policy that judges.
+    pub policy_digest: String,
+    /// The receipt was made under another policy; this is how the one in force judges the same facts.
+    pub policy_changed: bool,
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_actors::{Answer, Done};
-use effectd_bus::{Store, embedded};
-use effectd_contracts::{ActionId, ActionRequest, Code, Failure, Outcome, Phase, SystemClock, Topic};
-use effectd_gateway::limits::SCAN_EVENTS_MAX;
-use effectd_gateway::problem::{Kind, Problem};
+use effectd_contracts::{ActionRequest, Code, Failure, Phase};
+use effectd_gateway::problem::Problem;
 use effectd_gateway::views::{ActionView, State as Standing, ended};
 use tokio::time::Instant;
 
+use super::stored::direct_config;
+use super::told::exit_of_problem;
 use super::{Common, complain};
 use crate::client::{Client, ClientError, Told};
-use crate::config::{Config, STATE_DEFAULT, STATE_VARIABLE};
+use crate::config::{STATE_DEFAULT, STATE_VARIABLE};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::runtime::Runtime;
@@ -27,11 +27,11 @@ const SYSTEM_SOCKET: &str = "/run/effectd/effectd.sock";
 /// The pause before a daemon that is not there is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Longer than anything takes: a bound so that instants can be added up.
-const WAIT_MAX: Duration = Duration::from_secs(30 * 86_400);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(30 * 86_400);
 /// How long `run` keeps asking a daemon that is overloaded or about to come back.
 const RUN_PATIENCE: Duration = Duration::from_secs(10);
 /// How long one request waits; whoever wants to wait longer asks again.
-const WAIT_STEP: Duration = Duration::from_secs(60);
+pub(super) const WAIT_STEP: Duration = Duration::from_secs(60);
 
 /// Why a command cannot do what it is for.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,17 @@ pub(super) enum Trouble {
     Runtime(#[from] Error),
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The daemon said no.
+    #[error("{}", said(.0))]
+    Refused(Box<Problem>),
+}
+
+fn said(problem: &Problem) -> String {
+    let change = problem.change.as_ref();
+    let change = change
+        .map(|change| format!("; {}", change.what))
+        .unwrap_or_default();
+    format!("{}: {}{change}", problem.code, problem.detail)
 }
 
 impl Trouble {
@@ -51,6 +62,7 @@ impl Trouble {
             Trouble::Client(ClientError::NotPermitted(_) | ClientError::Strange(_)) => Exit::Unavailable,
             Trouble::Runtime(error) => error.exit(),
             Trouble::Settings(_) => Exit::Usage,
+            Trouble::Refused(problem) => exit_of_problem(problem),
         }
     }
 }
@@ -101,6 +113,25 @@ pub(super) fn say_direct(socket: &Path, state: &Path) {
     ));
 }
 
+/// Asks the daemon; where none runs, does it directly, and says so.
+pub(super) async fn ask_or<T>(
+    common: &Common,
+    ask: impl AsyncFnOnce(&mut Client) -> Result<T, Trouble>,
+    direct: impl AsyncFnOnce(&Path) -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
+    let state = client_state(common);
+    let socket = socket(common, &state)?;
+    match ask(&mut Client::new(&socket)).await {
+        Err(Trouble::Client(ClientError::NoDaemon(_))) => {
+            // First of all: where there is nothing, nothing is said to be worked on.
+            State::existing(&state)?;
+            say_direct(&socket, &state);
+            direct(&state).await
+        }
+        answer => answer,
+    }
+}
+
 /// What carries requests out.
 pub(super) enum Backend {
     Daemon(PathBuf),
@@ -123,8 +154,7 @@ impl Backend {
             Err(ClientError::NoDaemon(_)) if patience.is_none() => {
                 State::existing(&state)?;
                 say_direct(&socket, &state);
-                let mut config = Config::embedded(&state)?;
-                config.seed_demo = false;
+                let config = direct_config(common, &state)?;
                 Ok(Backend::Direct(Arc::new(Runtime::start(config).await?)))
             }
             Err(error) if !error.may_retry() => Err(error.into()),
@@ -250,172 +280,5 @@ async fn directly(runtime: &Runtime, request: &ActionRequest, wait: Option<Durat
     match runtime.submit(request.clone()).await {
         Ok(_) => Told::View(ActionView::accepted(action)),
         Err(failure) => Told::Problem(Problem::failed(&failure).about(&action)),
-    }
-}
-
-/// Waits until an action has ended.
-pub(super) async fn wait_for(common: &Common, action: &ActionId, wait: Duration) -> Result<Told, Trouble> {
-    let state = client_state(common);
-    let socket = socket(common, &state)?;
-    let mut client = Client::new(&socket);
-    let end = Instant::now() + wait.min(WAIT_MAX);
-    loop {
-        let step = (end - Instant::now()).min(WAIT_STEP);
-        match client.wait(action, step).await {
-            Ok(Told::View(view)) if view.state == Standing::Accepted && Instant::now() < end => {}
-            Err(ClientError::NoDaemon(_)) => break,
-            told => return Ok(told?),
-        }
-    }
-    say_direct(&socket, &state);
-    // Nobody but us can end it: the runtime is started here, and carries out what is on its bus.
-    let stored = stored(&state, action)?;
-    if !matches!(&stored, Told::View(view) if view.state == Standing::Accepted) {
-        return Ok(stored);
-    }
-    let mut config = Config::embedded(&state)?;
-    config.seed_demo = false;
-    let runtime = Runtime::start(config).await?;
-    let told = match tokio::time::timeout_at(end, runtime.pipeline().wait(action)).await {
-        Ok(Ok(Answer::Done(done))) => Told::View(ActionView::done(action.clone(), &done)),
-        Ok(Ok(Answer::Refused(failure)) | Err(failure)) => {
-            Told::Problem(Problem::failed(&failure).about(action))
-        }
-        Err(_) => stored,
-    };
-    runtime.stop().await;
-    Ok(told)
-}
-
-/// How an action stands, by the store of a state directory that no daemon uses.
-pub(super) fn stored(state: &Path, action: &ActionId) -> Result<Told, Error> {
-    let state = State::existing(state)?;
-    let store = embedded::open(embedded::EmbeddedConfig::new(state.path()), Arc::new(SystemClock))?;
-    if let Some(found) = store.receipt_of(action)? {
-        let done = Done {
-            receipt: Arc::new(found.parse()?),
-            before: true,
-        };
-        return Ok(Told::View(ActionView::done(action.clone(), &done)));
-    }
-    let topic = Topic::ActionDecision.into();
-    let mut from = store
-        .groups(&topic)
-        .wait()?
-        .iter()
-        .map(|group| group.committed)
-        .min()
-        .unwrap_or(0);
-    let end = from + SCAN_EVENTS_MAX as u64;
-    while from < end {
-        let page = store.read(&topic, from, 500)?;
-        if page
-            .events
-            .iter()
-            .any(|event| event.action_id.as_ref() == Some(action))
-        {
-            return Ok(Told::View(ActionView::accepted(action.clone())));
-        }
-        if page.events.is_empty() || page.next >= page.end {
-            break;
-        }
-        from = page.next;
-    }
-    let message = "no action of this id was accepted; submit it, which is harmless if it was";
-    Ok(Told::Problem(
-        Problem::of(Kind::ActionUnknown, message).about(action),
-    ))
-}
-
-/// What an answer means for scripts.
-pub(super) fn exit_of(told: &Told) -> Exit {
-    let code = match told {
-        Told::View(view) => return view.outcome.map_or(Exit::Done, Exit::of),
-        Told::Problem(problem) => {
-            if let Some(receipt) = problem
-                .receipt
-                .as_ref()
-                .filter(|_| problem.code != "already_finished")
-            {
-                return Exit::of(receipt.outcome);
-            }
-            problem
-        }
-    };
-    match code.code.parse::<Code>() {
-        Ok(Code::StoreUnavailable | Code::SandboxUnavailable) => Exit::Unavailable,
-        Ok(Code::Internal) => Exit::Failed,
-        Ok(code) => Exit::of(code.outcome()),
-        Err(_) => match code.status {
-            408 | 429 | 503 => Exit::TryAgain,
-            400 | 404 | 405 | 413 => Exit::Usage,
-            _ => Exit::Failed,
-        },
-    }
-}
-
-/// What stands in the columns of a table.
-pub(super) const COLUMNS: [(&str, usize); 4] =
-    [("STATE", 9), ("OUTCOME", 17), ("ACTION", 36), ("RECEIPT", 36)];
-
-/// An answer in those columns.
-pub(super) fn cells(told: &Told) -> [String; 4] {
-    let word = |outcome: &Outcome| {
-        let value = serde_json::to_value(outcome).unwrap_or_default();
-        value.as_str().unwrap_or_default().to_owned()
-    };
-    match told {
-        Told::View(view) => {
-            let state = match (view.state, view.already_done) {
-                (Standing::Accepted, _) => "accepted",
-                (Standing::Done, _) => "done",
-            };
-            let receipt = view
-                .receipt
-                .as_ref()
-                .map(|receipt| receipt.receipt_id.to_string());
-            [
-                state.to_owned(),
-                view.outcome.as_ref().map(word).unwrap_or_default(),
-                view.action_id.to_string(),
-                receipt.unwrap_or_default(),
-            ]
-        }
-        Told::Problem(problem) => [
-            "refused".to_owned(),
-            problem.code.clone(),
-            problem
-                .action_id
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            problem
-                .receipt
-                .as_ref()
-                .map(|receipt| receipt.receipt_id.to_string())
-                .unwrap_or_default(),
-        ],
-    }
-}
-
-/// The answer as a value.
-pub(super) fn value(told: &Told) -> serde_json::Value {
-    // Both are plain data with text keys, for which serde_json has no failure.
-    match told {
-        Told::View(view) => serde_json::to_value(view),
-        Told::Problem(problem) => serde_json::to_value(problem),
-    }
-    .unwrap_or_default()
-}
-
-/// Says why not, and what would have to change.
-pub(super) fn explain(told: &Told) {
-    if let Told::Problem(problem) = told {
-        let change = problem
-            .change
-            .as_ref()
-            .map(|change| format!("; {}", change.what))
-            .unwrap_or_default();
-        complain(&format!("{}: {}{change}", problem.code, problem.detail));
     }
 }

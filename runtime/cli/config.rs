@@ -6,7 +6,7 @@ use serde_json::json;
 use super::output::{Form, Printer};
 use super::{Common, complain, serve};
 use crate::exit::Exit;
-use crate::settings::KEYS;
+use crate::settings::{KEYS, Key, Takes};
 
 /// Show what is set
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,8 @@ enum Verb {
 /// Show every setting of the daemon, as it would be in force
 ///
 /// The configuration file is config.toml in the state directory; above it stands the environment, and above that the
-/// command line (--set KEY=VALUE). A configuration that cannot be used is an error here, too.
+/// command line (--set KEY=VALUE). With -o json, the variable of each key and whether SIGHUP is enough for a new value are
+/// told, too. A configuration that cannot be used is an error here, too.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd config show\n  effectd config show --origin\n  \
@@ -58,7 +59,14 @@ impl ConfigCommand {
             let key = KEYS.iter().find(|key| key.name == name);
             let about = key.map_or("", |key| key.about);
             let origin = origin.to_string();
-            let mut value = json!({ "key": name, "value": text, "about": about });
+            let takes = key.map_or("", |key| match key.takes {
+                Takes::Reload => "reload",
+                Takes::Restart => "restart",
+            });
+            let variable = key.map(Key::variable).unwrap_or_default();
+            let mut value = json!({
+                "key": name, "value": text, "about": about, "variable": variable, "takes_effect": takes,
+            });
             let mut cells = vec![name, text];
             if show.origin {
                 value["origin"] = origin.as_str().into();

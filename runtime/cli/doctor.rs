@@ -1,9 +1,9 @@
 //! `effectd doctor`: what this host can enforce.
 
-use clap::ValueEnum;
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::doctor::examine;
 
+use super::output::{Form, for_programs, line};
 use super::{Common, complain};
 use crate::exit::Exit;
 
@@ -14,21 +14,11 @@ use crate::exit::Exit;
 #[command(after_help = "Example:\n  effectd doctor")]
 pub(super) struct Doctor {
     /// How the report is shown
-    #[arg(long, short, value_enum, default_value = "text", value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
 }
 
-/// How the report is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
-}
-
 impl Doctor {
-    #[expect(clippy::print_stdout, reason = "the report is what the command is for")]
     pub(super) fn main(self, _: &Common) -> Exit {
         let program = match std::env::current_exe() {
             Ok(program) => program,
@@ -38,12 +28,8 @@ impl Doctor {
             }
         };
         let report = examine(&SandboxConfig::new(program), &std::env::temp_dir());
-        match self.output {
-            Form::Text => println!("{report}"),
-            Form::Json => match serde_json::to_string_pretty(&report) {
-                Ok(text) => println!("{text}"),
-                Err(error) => complain(&error),
-            },
+        if !for_programs(self.output, &report) {
+            line(&report.to_string());
         }
         if report.may_serve() {
             Exit::Done

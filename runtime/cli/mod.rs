@@ -6,13 +6,17 @@ mod completions;
 mod config;
 mod doctor;
 mod init;
+mod listing;
 mod output;
 mod policy;
+mod receipts;
 mod run;
 mod serve;
 mod show;
 mod status;
+mod stored;
 mod submit;
+mod told;
 mod wait;
 
 use std::future::Future;
@@ -21,7 +25,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::client::Told;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::settings::{self, Above, Settings, SettingsError};
@@ -83,11 +86,7 @@ impl Common {
         if self.verbose {
             flags.push(("log.level".to_owned(), "debug".to_owned()));
         }
-        let above = Above {
-            environment: &|name| std::env::var_os(name),
-            flags,
-        };
-        Settings::load(state, &above)
+        Settings::load(state, &Above::of_process(flags))
     }
 }
 
@@ -100,6 +99,7 @@ enum Command {
     Cancel(cancel::Cancel),
     Serve(serve::Serve),
     Init(init::Init),
+    Receipts(receipts::ReceiptsCommand),
     Policy(policy::PolicyCommand),
     Config(config::ConfigCommand),
     Doctor(doctor::Doctor),
@@ -140,6 +140,7 @@ pub fn main() -> ExitCode {
         Command::Completions(completions) => completions.main(),
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
+        Command::Receipts(receipts) => receipts.main(&common),
         Command::Policy(policy) => policy.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),
     }
@@ -160,8 +161,8 @@ fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
     } else {
         LogForm::Text
     };
-    telemetry::start(settings.log_level(), form);
-    serve.main(common, settings)
+    let log = telemetry::start(settings.log_level(), form);
+    serve.main(common, settings, log)
 }
 
 /// The whole command line, for shells and manual pages.
@@ -180,27 +181,6 @@ fn block_on(work: impl Future<Output = Result<Exit, backend::Trouble>>) -> Exit 
         complain(&trouble);
         trouble.exit()
     })
-}
-
-/// Shows one answer.
-fn show_one(told: &Told, form: output::Form) -> Exit {
-    let receipt = match told {
-        Told::View(view) => view.receipt.as_deref(),
-        Told::Problem(_) => None,
-    };
-    match receipt {
-        Some(receipt) if form == output::Form::Table => {
-            output::line(show::receipt(receipt, false).trim_end());
-        }
-        Some(_) | None => {
-            backend::explain(told);
-            let mut printer = output::Printer::new(form, false, &backend::COLUMNS);
-            let cells = backend::cells(told);
-            printer.row(&backend::value(told), &cells.each_ref().map(String::as_str));
-            printer.finish();
-        }
-    }
-    backend::exit_of(told)
 }
 
 /// One line that says what went wrong and what to do.

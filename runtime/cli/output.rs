@@ -9,6 +9,7 @@ use super::complain;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
     /// For people.
+    #[value(alias = "text")]
     Table,
     /// For programs: one JSON value.
     Json,
@@ -78,6 +79,20 @@ impl Printer {
             line("]");
         }
     }
+}
+
+/// One value, for programs: `false` if people want to read something else.
+pub(super) fn for_programs(form: Form, value: &impl serde::Serialize) -> bool {
+    let text = match form {
+        Form::Table => return false,
+        Form::Json => serde_json::to_string_pretty(value),
+        Form::Jsonl => serde_json::to_string(value),
+    };
+    match text {
+        Ok(text) => line(&text),
+        Err(error) => complain(&error),
+    }
+    true
 }
 
 /// A line of data. Whoever has closed the other end has seen enough.

@@ -1,29 +1,44 @@
-//! `effectd policy …`: check, explain, replay and change what may happen.
+//! `effectd policy …`: check, explain, replay and change what may happen. Through the daemon if one runs.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Subcommand;
-use effectd_bus::{Cursor, ReceiptQuery, Store, StoreError, embedded};
+use effectd_bus::Order;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ActionRequest, Clock, Mode, ReceiptId, SpaceId, SubjectId, SystemClock, Timestamp};
-use effectd_policy::explain::explain;
-use effectd_policy::replay::{Recorded, render, replay};
-use effectd_policy::{Change, Facts, Overlay, Policy, PolicyDir, inspect};
+use effectd_contracts::{ActionRequest, Clock, Mode, ReceiptId, SpaceId, SubjectId, SystemClock};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
+use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
+use effectd_policy::{Overlay, Policy, PolicyDir};
+use hyper::Method;
+use serde_json::json;
 
-use super::{Common, complain};
-use crate::config::{Config, state_dir};
+use super::backend::{Trouble, ask_or};
+use super::listing::{Since, Source, Turn, Which, since};
+use super::output::{Form, for_programs, line};
+use super::{Common, complain, stored};
+use crate::client::Client;
+use crate::config::Config;
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::judge;
 use crate::policy_store;
 use crate::runtime::registry;
-use crate::state::State;
 
 /// Check, explain, replay and change what may happen
 #[derive(Debug, clap::Args)]
 pub(super) struct PolicyCommand {
     #[command(subcommand)]
     verb: Verb,
+    /// How the answer is shown
+    #[arg(
+        long,
+        short,
+        global = true,
+        value_enum,
+        default_value = "table",
+        value_name = "FORM"
+    )]
+    output: Form,
 }
 
 #[derive(Debug, Subcommand)]
@@ -35,6 +50,11 @@ enum Verb {
         #[arg(value_name = "DIR")]
         directory: Option<PathBuf>,
     },
+    /// Put the policy's files in force as they are now
+    ///
+    /// A running daemon notices changed files by itself within a second; this says at once whether they are in force.
+    #[command(after_help = "Example:\n  effectd policy reload")]
+    Reload,
     /// Tell why a request would be, or was, permitted or refused: every gate, what it saw, what would have to change
     #[command(
         after_help = "Examples:\n  effectd policy explain examples/write_note.json\n  \
@@ -53,9 +73,12 @@ enum Verb {
         /// The policy directory to judge by
         #[arg(long, value_name = "DIR")]
         with: PathBuf,
-        /// Only decisions whose receipt is from this time or later
-        #[arg(long, value_name = "TIME")]
-        since: Option<Timestamp>,
+        /// Only decisions from this time on: 2026-01-01T00:00:00Z, or how long ago: 90s, 15m, 2h, 7d
+        #[arg(long, value_name = "TIME", value_parser = since)]
+        since: Option<Since>,
+        /// At most so many decisions, the oldest first
+        #[arg(long, value_name = "NUMBER")]
+        limit: Option<u64>,
     },
     /// Give a consent
     #[command(
@@ -114,119 +137,190 @@ fn mode(text: &str) -> Result<ModeWord, String> {
 
 impl PolicyCommand {
     pub(super) fn main(self, common: &Common) -> Exit {
-        let done = match self.verb {
-            Verb::Check {
-                directory: Some(directory),
-            } => check(&directory),
-            Verb::Check { directory: None } => {
-                Place::open(common).and_then(|place| tell_policy(&place.policy()?))
+        let form = self.output;
+        super::block_on(async {
+            let done = match self.verb {
+                Verb::Check {
+                    directory: Some(directory),
+                } => compile(&directory)
+                    .map(|policy| tell_policy(&judge::view(&policy, false), form))
+                    .map_err(Trouble::from),
+                Verb::Check { directory: None } => check(common, form).await,
+                Verb::Reload => reload(common, form).await,
+                Verb::Explain { what } => explain(common, &what, form).await,
+                Verb::Replay { with, since, limit } => replay_all(common, &with, (since, limit), form).await,
+                Verb::GrantConsent(Consent {
+                    subject,
+                    space,
+                    purpose,
+                }) => {
+                    let change = PolicyChange::GrantConsent {
+                        subject,
+                        space,
+                        purpose,
+                    };
+                    make(common, change, form).await
+                }
+                Verb::RevokeConsent(Consent {
+                    subject,
+                    space,
+                    purpose,
+                }) => {
+                    let change = PolicyChange::RevokeConsent {
+                        subject,
+                        space,
+                        purpose,
+                    };
+                    make(common, change, form).await
+                }
+                Verb::SetMode { org, tool, mode } => {
+                    let mode = mode.0;
+                    make(common, PolicyChange::SetOrgMode { org, tool, mode }, form).await
+                }
+            };
+            match done {
+                // The policy is what was asked about: that it is faulty is no fault of the host.
+                Err(Trouble::Runtime(error @ Error::Policy(_))) => {
+                    complain(&error);
+                    Ok(Exit::Usage)
+                }
+                done => done,
             }
-            Verb::Explain { what } => explain_what(common, &what),
-            Verb::Replay { with, since } => replay_all(common, &with, since),
-            Verb::GrantConsent(Consent {
-                subject,
-                space,
-                purpose,
-            }) => change(
-                common,
-                Change::GrantConsent {
-                    subject,
-                    space,
-                    purpose,
-                },
-            ),
-            Verb::RevokeConsent(Consent {
-                subject,
-                space,
-                purpose,
-            }) => change(
-                common,
-                Change::RevokeConsent {
-                    subject,
-                    space,
-                    purpose,
-                },
-            ),
-            Verb::SetMode { org, tool, mode } => change(
-                common,
-                Change::SetOrgMode {
-                    org,
-                    tool,
-                    mode: mode.0,
-                },
-            ),
-        };
-        done.unwrap_or_else(|error| {
-            complain(&error);
-            let asked_wrongly = matches!(error, Error::Policy(_) | Error::Request(_));
-            if asked_wrongly { Exit::Usage } else { error.exit() }
         })
     }
 }
 
-/// A state directory that is there, with its store open.
-struct Place {
-    state: State,
-    store: Box<dyn Store>,
-}
-
-impl Place {
-    fn open(common: &Common) -> Result<Self, Error> {
-        let path = state_dir(common.state.clone());
-        let state = State::existing(&path)?;
-        let store = embedded::open(embedded::EmbeddedConfig::new(state.path()), Arc::new(SystemClock))?;
-        Ok(Self {
-            state,
-            store: Box::new(store),
-        })
-    }
-
-    fn policy(&self) -> Result<Policy, Error> {
-        policy_store::load(&self.state, &*self.store)
-    }
-}
-
-#[expect(
-    clippy::print_stdout,
-    reason = "what the policy says is what the commands are for"
-)]
-fn say(text: &dyn std::fmt::Display) {
-    println!("{text}");
-}
-
-fn check(directory: &Path) -> Result<Exit, Error> {
+fn compile(directory: &Path) -> Result<Policy, Error> {
     let source = PolicyDir::load(directory).map_err(Box::new)?;
-    tell_policy(&Policy::compile(&source, &Overlay::default()).map_err(Box::new)?)
+    Ok(Policy::compile(&source, &Overlay::default()).map_err(Box::new)?)
 }
 
-fn tell_policy(policy: &Policy) -> Result<Exit, Error> {
-    say(&format!("good: {}\n{}", policy.summary(), policy.digest()));
-    for warning in policy.warnings() {
+fn tell_policy(policy: &PolicyView, form: Form) -> Exit {
+    if !for_programs(form, policy) {
+        line(&format!("good: {}\n{}", policy.summary, policy.digest));
+    }
+    for warning in &policy.warnings {
         complain(&format!("note: {warning}"));
     }
-    Ok(Exit::Done)
+    Exit::Done
 }
 
-fn change(common: &Common, change: Change) -> Result<Exit, Error> {
-    let place = Place::open(common)?;
-    let policy = policy_store::change(&place.state, &*place.store, change)?;
-    place.store.close()?;
-    tell_policy(&policy)
+/// Asks the daemon something about its policy.
+async fn ask(client: &mut Client, path: &str, body: Vec<u8>) -> Result<PolicyView, Trouble> {
+    let answer = client.call(Method::POST, path, body).await?;
+    answer.map_err(Trouble::Refused)
 }
 
-fn explain_what(common: &Common, what: &str) -> Result<Exit, Error> {
-    let place = Place::open(common)?;
-    let policy = place.policy()?;
-    let facts = if Path::new(what).is_file() {
-        facts_of_request(Path::new(what), &policy)?
+async fn check(common: &Common, form: Form) -> Result<Exit, Trouble> {
+    let policy = ask_or(
+        common,
+        async |client| {
+            let policy = ask(client, "/v1/policy/check", Vec::new()).await?;
+            if !policy.in_force {
+                complain(&"note: this is not in force yet; `effectd policy reload` puts it in force");
+            }
+            Ok(policy)
+        },
+        async |state| {
+            let (state, store) = stored::open(common, state)?;
+            Ok(judge::view(&policy_store::load(&state, &*store)?, false))
+        },
+    );
+    Ok(tell_policy(&policy.await?, form))
+}
+
+async fn reload(common: &Common, form: Form) -> Result<Exit, Trouble> {
+    let policy = ask_or(
+        common,
+        async |client| ask(client, "/v1/policy/reload", Vec::new()).await,
+        async |state| {
+            complain(&"nothing runs that could take it over; the next start will");
+            let (state, store) = stored::open(common, state)?;
+            Ok(judge::view(&policy_store::load(&state, &*store)?, false))
+        },
+    );
+    Ok(tell_policy(&policy.await?, form))
+}
+
+async fn make(common: &Common, change: PolicyChange, form: Form) -> Result<Exit, Trouble> {
+    let policy = ask_or(
+        common,
+        async |client| {
+            // A change is plain data with text keys, for which serde_json has no failure.
+            let body = serde_json::to_vec(&change).unwrap_or_default();
+            ask(client, "/v1/policy/changes", body).await
+        },
+        async |state| {
+            let (state, store) = stored::open(common, state)?;
+            let policy = policy_store::change(&state, &*store, judge::change(change.clone()))?;
+            store.close().map_err(Error::from)?;
+            Ok(judge::view(&policy, true))
+        },
+    );
+    Ok(tell_policy(&policy.await?, form))
+}
+
+async fn explain(common: &Common, what: &str, form: Form) -> Result<Exit, Trouble> {
+    let explained = if Path::new(what).is_file() {
+        explain_request(common, Path::new(what)).await?
     } else {
-        facts_of_receipt(&place, what, &policy)?
+        explain_receipt(common, what).await?
     };
-    say(&explain(&facts, &policy));
+    if explained.policy_changed {
+        complain(&"note: the policy has changed since; this is how it judges now");
+    }
+    if !for_programs(form, &explained) {
+        line(explained.text.trim_end());
+    }
     Ok(Exit::Done)
 }
 
-fn facts_of_request(path: &Path, policy: &Policy) -> Result<Facts, Error> {
+async fn explain_request(common: &Common, path: &Path) -> Result<Explanation, Trouble> {
+    let (bytes, request) = read_request(path)?;
+    ask_or(
+        common,
+        async |client| {
+            let answer = client.call(Method::POST, "/v1/policy/explain", bytes).await?;
+            answer.map_err(Trouble::Refused)
+        },
+        async |state| {
+            let (state, store) = stored::open(common, state)?;
+            let policy = policy_store::load(&state, &*store)?;
+            let principal = Config::embedded(".")?.principal;
+            let explained = judge::request(&request, &registry()?, &policy, &principal, SystemClock.now());
+            explained.map_err(|failure| Error::Request(failure.message).into())
+        },
+    )
+    .await
+}
+
+async fn explain_receipt(common: &Common, id: &str) -> Result<Explanation, Trouble> {
+    let none = || Error::Request(format!("{id} is neither a file nor the id of a receipt here"));
+    let receipt = ReceiptId::new(id).map_err(|_| none())?;
+    ask_or(
+        common,
+        async |client| {
+            let path = format!(
+                "/v1/receipts/{}/explanation",
+                crate::client::percent_encoded(receipt.as_str())
+            );
+            match client.call(Method::GET, &path, Vec::new()).await? {
+                Err(problem) if problem.code == "receipt_unknown" => Err(none().into()),
+                answer => answer.map_err(Trouble::Refused),
+            }
+        },
+        async |state| {
+            let (state, store) = stored::open(common, state)?;
+            let found = store.receipt(&receipt).map_err(Error::from)?.ok_or_else(none)?;
+            let found = found.parse().map_err(Error::from)?;
+            let policy = policy_store::load(&state, &*store)?;
+            judge::receipt(&found, &policy).map_err(|problem| Trouble::Refused(Box::new(problem)))
+        },
+    )
+    .await
+}
+
+fn read_request(path: &Path) -> Result<(Vec<u8>, ActionRequest), Error> {
     let unreadable = |why: String| Error::Request(format!("{} is no request: {why}", path.display()));
     let size = std::fs::metadata(path)
         .map_err(|error| unreadable(error.to_string()))?
@@ -238,108 +332,84 @@ fn facts_of_request(path: &Path, policy: &Policy) -> Result<Facts, Error> {
     }
     let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
     let request = ActionRequest::parse(&bytes).map_err(|failure| unreadable(failure.message))?;
-    let registry = registry()?;
-    let tool = registry.get(&request.tool_id);
-    let entry = tool.ok_or_else(|| Error::Request(format!("there is no tool {}", request.tool_id)))?;
-    let inspection = inspect(&request.params, entry.spec(), policy);
-    let principal = Config::embedded(".")?.principal;
-    Ok(Facts::of(
-        &request,
-        entry.spec(),
-        &principal,
-        SystemClock.now(),
-        &inspection,
-    ))
+    Ok((bytes, request))
 }
 
-fn facts_of_receipt(place: &Place, id: &str, policy: &Policy) -> Result<Facts, Error> {
-    let none = || Error::Request(format!("{id} is neither a file nor the id of a receipt here"));
-    let id = ReceiptId::new(id).map_err(|_| none())?;
-    let receipt = place.store.receipt(&id)?.ok_or_else(none)?.parse()?;
-    let record = receipt
-        .decision
-        .ok_or_else(|| Error::Request(format!("{id} ended before the policy was asked")))?;
-    if record.policy_digest != policy.digest() {
-        complain(&"note: the policy has changed since; this is how it judges now");
-    }
-    Facts::from_record(&record)
-        .map_err(|error| Error::Request(format!("the facts of {id} cannot be read: {error}")))
-}
+/// Decisions judged between two questions for more.
+const PAGE: usize = 500;
 
-fn replay_all(common: &Common, with: &Path, since: Option<Timestamp>) -> Result<Exit, Error> {
-    let place = Place::open(common)?;
-    let source = PolicyDir::load(with).map_err(Box::new)?;
-    let policy = Policy::compile(&source, &Overlay::default()).map_err(Box::new)?;
-    let mut history = History {
-        store: &*place.store,
+async fn replay_all(
+    common: &Common,
+    with: &Path,
+    (since, limit): (Option<Since>, Option<u64>),
+    form: Form,
+) -> Result<Exit, Trouble> {
+    let policy = compile(with)?;
+    let which = Which {
         since,
-        page: Vec::new().into_iter(),
-        next: Some(None),
-        failed: None,
+        ..Which::default()
     };
-    let summary = replay(&mut history, &policy, |record, replayed| {
-        if let Some(line) = render(record, replayed) {
-            say(&line);
-        }
-    });
-    if let Some(error) = history.failed {
-        return Err(error.into());
+    let summary = ask_or(
+        common,
+        async |client| history(Source::Daemon(client), &policy, &which, (limit, form)).await,
+        async |state| {
+            let (_, store) = stored::open(common, state)?;
+            history(Source::Direct(&*store), &policy, &which, (limit, form)).await
+        },
+    );
+    let summary = summary.await?;
+    let ReplaySummary {
+        total,
+        same,
+        flips,
+        unknowable,
+    } = summary;
+    let value = json!({ "total": total, "same": same, "flips": flips, "unknowable": unknowable });
+    if !for_programs(form, &json!({ "summary": value })) {
+        line(&summary.to_string());
     }
-    say(&summary);
     Ok(Exit::Done)
 }
 
-/// The decisions of the past, page by page, so that a long history needs no more memory than a short one.
-struct History<'a> {
-    store: &'a dyn Store,
-    since: Option<Timestamp>,
-    page: std::vec::IntoIter<Recorded>,
-    next: Option<Option<Cursor>>,
-    failed: Option<StoreError>,
-}
-
-impl History<'_> {
-    fn turn_page(&mut self) -> Result<bool, StoreError> {
-        let Some(cursor) = self.next.take() else {
-            return Ok(false);
+/// Judges the past page by page, so that a long history needs no more memory than a short one.
+async fn history(
+    mut source: Source<'_>,
+    policy: &Policy,
+    which: &Which,
+    (limit, form): (Option<u64>, Form),
+) -> Result<ReplaySummary, Trouble> {
+    let (mut all, mut after) = (ReplaySummary::default(), None);
+    loop {
+        let turn = Turn {
+            order: Order::OldestFirst,
+            after,
+            limit: PAGE,
+            wait_ms: None,
         };
-        let query = ReceiptQuery {
-            since: self.since,
-            cursor,
-            ..ReceiptQuery::default()
-        };
-        let page = self.store.receipts(&query)?;
-        let receipts = page
+        let page = source.page(which, turn).await?;
+        let left = limit.map_or(u64::MAX, |limit| limit - all.total);
+        let past = page
             .receipts
             .iter()
-            .map(|stored| stored.parse())
-            .collect::<Result<Vec<_>, _>>()?;
-        self.page = receipts
-            .iter()
             .filter_map(Recorded::of)
-            .collect::<Vec<_>>()
-            .into_iter();
-        self.next = page.cursor.map(Some);
-        Ok(true)
-    }
-}
-
-impl Iterator for History<'_> {
-    type Item = Recorded;
-
-    fn next(&mut self) -> Option<Recorded> {
-        loop {
-            if let Some(record) = self.page.next() {
-                return Some(record);
+            .take(usize::try_from(left).unwrap_or(usize::MAX));
+        let judged = replay(past, policy, |record, replayed| {
+            let Some(text) = render(record, replayed) else {
+                return;
+            };
+            // One value after another, as they come; the last is the summary.
+            let value = json!({ "decision": record.id, "was": record.verdict, "text": text });
+            if !for_programs(form, &value) {
+                line(&text);
             }
-            match self.turn_page() {
-                Ok(true) => {}
-                Ok(false) => return None,
-                Err(error) => {
-                    self.failed = Some(error);
-                    return None;
-                }
-            }
+        });
+        all.total += judged.total;
+        all.same += judged.same;
+        all.flips += judged.flips;
+        all.unknowable += judged.unknowable;
+        after = page.next;
+        if after.is_none() || limit.is_some_and(|limit| all.total >= limit) {
+            return Ok(all);
         }
     }
 }

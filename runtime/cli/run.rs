@@ -4,18 +4,18 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use effectd_actors::Answer;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Outcome};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::backend::by_daemon;
+use super::output::{Form, for_programs, line};
 use super::{Common, complain, show};
 use crate::config::{Config, state_dir};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::runtime::Runtime;
+use crate::signals::Signals;
 
 /// Carry out one request and show its receipt
 ///
@@ -31,20 +31,11 @@ pub(super) struct Run {
     #[arg(value_name = "FILE")]
     request: PathBuf,
     /// How the receipt is shown
-    #[arg(long, short, value_enum, default_value = "text", value_name = "FORM")]
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
     /// Show the action's way through the stages
     #[arg(long)]
     pub(super) trace: bool,
-}
-
-/// How a receipt is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// For people.
-    Text,
-    /// For programs: the receipt, one JSON object.
-    Json,
 }
 
 impl Run {
@@ -101,7 +92,11 @@ impl Run {
         if let Some(answer) = by_daemon(common, &state, &request).await {
             return Ok(answer);
         }
-        let config = Config::embedded(state)?;
+        let mut config = Config::embedded(&state)?;
+        let settings = common.settings(Some(&state));
+        settings
+            .map_err(|error| Error::Request(error.to_string()))?
+            .apply(&mut config);
         let signals = Signals::listen()?;
         let runtime = Runtime::start(config).await?;
         if runtime.state().seeded() {
@@ -121,25 +116,19 @@ impl Run {
         }
     }
 
-    #[expect(clippy::print_stdout, reason = "the receipt is what the command is for")]
     fn tell(&self, answer: &Answer) -> Exit {
-        match (answer, self.output) {
-            (Answer::Done(done), Form::Json) => match serde_json::to_string_pretty(&*done.receipt) {
-                Ok(text) => println!("{text}"),
-                Err(error) => complain(&error),
-            },
-            (Answer::Done(done), Form::Text) => print!("{}", show::receipt(&done.receipt, done.before)),
-            (Answer::Refused(failure), Form::Json) => {
-                println!("{}", serde_json::json!({ "refused": failure }));
+        match answer {
+            Answer::Done(done) => {
+                if !for_programs(self.output, &*done.receipt) {
+                    line(show::receipt(&done.receipt, done.before).trim_end());
+                } else if done.before && done.receipt.outcome == Outcome::Executed {
+                    complain(&"already done before; this is the receipt of that time");
+                }
+            }
+            Answer::Refused(failure) => {
+                for_programs(self.output, &serde_json::json!({ "refused": failure }));
                 complain(failure);
             }
-            (Answer::Refused(failure), Form::Text) => complain(failure),
-        }
-        if let (Answer::Done(done), Form::Json) = (answer, self.output)
-            && done.before
-            && done.receipt.outcome == Outcome::Executed
-        {
-            complain(&"already done before; this is the receipt of that time");
         }
         Exit::of_answer(answer)
     }
@@ -152,33 +141,8 @@ async fn obey(runtime: &Runtime, request: ActionRequest, mut signals: Signals) -
     tokio::select! {
         biased;
         answer = &mut answer => return answer,
-        () = signals.next() => complain(&"stopping once this action has ended; a second signal stops at once"),
+        () = signals.stop() => complain(&"stopping once this action has ended; a second signal stops at once"),
     }
-    let (_, answer) = tokio::join!(runtime.wind_down(signals.next()), answer);
+    let (_, answer) = tokio::join!(runtime.wind_down(signals.stop()), answer);
     answer
-}
-
-/// The signals that ask a program to stop.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn listen() -> Result<Self, Error> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Error::Internal(format!("no signal can be listened for: {error}")))
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

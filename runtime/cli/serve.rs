@@ -8,11 +8,12 @@ use crate::config::{Config, STATE_VARIABLE};
 use crate::exit::Exit;
 use crate::serve::{SERVE_STATE_DEFAULT, serve};
 use crate::settings::Settings;
+use crate::telemetry::LogDial;
 
 /// Serve planners through a local socket until told to stop
 ///
 /// The state directory must have a policy: `effectd init` makes one. SIGTERM and SIGINT finish what is on its way and stop,
-/// a second one stops at once; SIGHUP reads the policy anew. A service manager is told when work can be taken. The log is
+/// a second one stops at once; SIGHUP reads policy and settings anew, and the log says which settings need a restart. A service manager is told when work can be taken. The log is
 /// JSON unless said otherwise. The default state directory is /var/lib/effectd.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd serve --state .effectd\n  \
@@ -31,7 +32,7 @@ pub(super) fn state(common: &Common) -> PathBuf {
 }
 
 impl Serve {
-    pub(super) fn main(self, common: &Common, settings: Settings) -> Exit {
+    pub(super) fn main(self, common: &Common, settings: Settings, log: LogDial) -> Exit {
         let state = state(common);
         super::block_on(async {
             // Before anything is made: a daemon on an empty state would deny everything, and look as if it worked.
@@ -39,7 +40,7 @@ impl Serve {
             let mut config = Config::embedded(&state)?;
             config.seed_demo = false;
             let reread = reread(common, &state);
-            serve(config, settings, reread).await?;
+            serve(config, settings, log, reread).await?;
             Ok::<_, Trouble>(Exit::Done)
         })
     }

@@ -3,9 +3,10 @@
 use effectd_contracts::ActionId;
 
 use super::Common;
-use super::backend::{Trouble, client_state, say_direct, socket, stored};
+use super::backend::ask_or;
 use super::output::Form;
-use crate::client::{Client, ClientError, Told};
+use super::stored::stored;
+use super::told::show_one;
 use crate::exit::Exit;
 
 /// Tell how an action stands
@@ -29,20 +30,12 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
-            let told = ask(common, &self.action).await?;
-            Ok(super::show_one(&told, self.output))
+            let told = ask_or(
+                common,
+                async |client| Ok(client.status(&self.action).await?),
+                async |state| stored(common, state, &self.action).await,
+            );
+            Ok(show_one(&told.await?, self.output))
         })
-    }
-}
-
-async fn ask(common: &Common, action: &ActionId) -> Result<Told, Trouble> {
-    let state = client_state(common);
-    let socket = socket(common, &state)?;
-    match Client::new(&socket).status(action).await {
-        Err(ClientError::NoDaemon(_)) => {
-            say_direct(&socket, &state);
-            Ok(stored(&state, action)?)
-        }
-        told => Ok(told?),
     }
 }

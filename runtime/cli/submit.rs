@@ -12,8 +12,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::backend::{Backend, COLUMNS, Hand, Trouble, cells, exit_of, explain, value};
+use super::backend::{Backend, Hand, Trouble};
 use super::output::{Form, Printer};
+use super::told::{COLUMNS, cells, exit_of, explain, value};
 use super::{Common, complain, show};
 use crate::client::Told;
 use crate::exit::Exit;

@@ -6,8 +6,9 @@ use effectd_contracts::ActionId;
 use effectd_gateway::views::State;
 
 use super::Common;
-use super::backend::wait_for;
 use super::output::Form;
+use super::stored::wait_for;
+use super::told::show_one;
 use crate::client::Told;
 use crate::exit::Exit;
 
@@ -36,7 +37,7 @@ impl Wait {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
             let told = wait_for(common, &self.action, Duration::from_secs(self.timeout)).await?;
-            let exit = super::show_one(&told, self.output);
+            let exit = show_one(&told, self.output);
             let over = matches!(&told, Told::View(view) if view.state == State::Accepted);
             Ok(if over { Exit::TryAgain } else { exit })
         })

@@ -1,20 +1,22 @@
 //! Everything that can be set, as one table.
 
-use effectd_gateway::limits;
+use std::time::Duration;
 
-use crate::config::STOP_GRACE;
+use effectd_actors::limits as pipeline;
+use effectd_bus::limits as store;
+use effectd_gateway::limits as gateway;
+use effectd_sandbox::limits as sandbox;
 
-/// What values a key takes.
+use super::kinds::{BYTES, COUNT, FEW, Kind, MILLIS};
+use crate::config::{INDEX_CACHE_BYTES, JOURNAL_CACHE_BYTES, STOP_GRACE};
+
+/// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Any text.
-    Text,
-    /// One of these words.
-    Word(&'static [&'static str]),
-    /// A number within these bounds.
-    Number { min: u64, max: u64 },
-    /// Permissions, in octal.
-    Mode,
+pub enum Takes {
+    /// On SIGHUP, while the daemon runs.
+    Reload,
+    /// When the daemon is started the next time.
+    Restart,
 }
 
 /// One thing that can be set.
@@ -22,152 +24,148 @@ pub(super) enum Kind {
 pub struct Key {
     /// Its name in the file and after `--set`.
     pub name: &'static str,
-    /// Its name in the environment.
-    pub variable: &'static str,
     /// What it is for.
     pub about: &'static str,
+    /// The constant that is its default, if that is one of `docs/limits.md`: `gateway::BACKLOG_MAX`.
+    pub limit: Option<&'static str>,
+    /// When a changed value takes effect.
+    pub takes: Takes,
     pub(super) default: fn() -> String,
     pub(super) kind: Kind,
 }
 
+/// Keys whose variables are shorter than the rule has it: people type them.
+const SHORT: [(&str, &str); 2] = [("gateway.socket", "EFFECTD_SOCKET"), ("log.level", "EFFECTD_LOG")];
+
+impl Key {
+    /// Its name in the environment.
+    pub fn variable(&self) -> String {
+        let short = SHORT.iter().find(|(name, _)| *name == self.name);
+        short.map_or_else(
+            || format!("EFFECTD_{}", self.name.replace('.', "_").to_uppercase()),
+            |(_, variable)| (*variable).to_owned(),
+        )
+    }
+}
+
+/// How a default is written: times in milliseconds.
+trait Written {
+    fn written(&self) -> String;
+}
+
+macro_rules! written {
+    ($($kind:ty),*) => { $(impl Written for $kind {
+        fn written(&self) -> String { self.to_string() }
+    })* };
+}
+
+written!(usize, u32, u64, f64, &str);
+
+impl Written for Duration {
+    fn written(&self) -> String {
+        self.as_millis().to_string()
+    }
+}
+
 macro_rules! key {
-    ($name:literal, $variable:literal, $kind:expr, $default:expr, $about:literal) => {
+    ($name:literal = $module:ident::$limit:ident, $kind:expr, $takes:ident, $about:literal) => {
         Key {
             name: $name,
-            variable: $variable,
             about: $about,
-            default: || $default.to_string(),
+            limit: Some(concat!(stringify!($module), "::", stringify!($limit))),
+            takes: Takes::$takes,
+            default: || $module::$limit.written(),
+            kind: $kind,
+        }
+    };
+    ($name:literal = $default:expr, $kind:expr, $takes:ident, $about:literal) => {
+        Key {
+            name: $name,
+            about: $about,
+            limit: None,
+            takes: Takes::$takes,
+            default: || $default.written(),
             kind: $kind,
         }
     };
 }
 
-const MILLIS: Kind = Kind::Number {
-    min: 1,
-    max: 86_400_000,
+/// A lease that is shorter would be lost by honest work, and a longer one the store does not give.
+const LEASE: Kind = Kind::Number {
+    min: 1_000,
+    max: 3_600_000,
 };
-const COUNT: Kind = Kind::Number {
-    min: 1,
-    max: 1_000_000_000,
+/// Beyond this, a factor or a power is a slip.
+const FACTOR: Kind = Kind::Decimal { min: 1.0, max: 100.0 };
+const SHARE: Kind = Kind::Decimal { min: 0.0, max: 1.0 };
+const WATTS: Kind = Kind::Decimal {
+    min: 0.1,
+    max: 1_000.0,
 };
 
-/// Everything that can be set.
-pub const KEYS: [Key; 12] = [
-    key!(
-        "gateway.backlog_max",
-        "EFFECTD_GATEWAY_BACKLOG_MAX",
-        COUNT,
-        limits::BACKLOG_MAX,
-        "decisions that are accepted and not yet ended before more are turned away"
-    ),
-    key!(
-        "gateway.body_time_ms_max",
-        "EFFECTD_GATEWAY_BODY_TIME_MS_MAX",
-        MILLIS,
-        limits::BODY_TIME_MAX.as_millis(),
-        "how long a client may take to send its body"
-    ),
-    key!(
-        "gateway.connections_max",
-        "EFFECTD_GATEWAY_CONNECTIONS_MAX",
-        COUNT,
-        limits::CONNECTIONS_MAX,
-        "connections open at one time"
-    ),
-    key!(
-        "gateway.connections_per_user_max",
-        "EFFECTD_GATEWAY_CONNECTIONS_PER_USER_MAX",
-        COUNT,
-        limits::CONNECTIONS_PER_USER_MAX,
-        "connections of one user at one time"
-    ),
-    key!(
-        "gateway.header_time_ms_max",
-        "EFFECTD_GATEWAY_HEADER_TIME_MS_MAX",
-        MILLIS,
-        limits::HEADER_TIME_MAX.as_millis(),
-        "how long a client may take to send its headers, or idle"
-    ),
-    key!(
-        "gateway.socket",
-        "EFFECTD_SOCKET",
-        Kind::Text,
-        "",
-        "where the daemon listens; empty for run/effectd.sock in the state directory"
-    ),
-    key!(
-        "gateway.socket_mode",
-        "EFFECTD_GATEWAY_SOCKET_MODE",
-        Kind::Mode,
-        "0600",
-        "who may connect: 0600 for the daemon's user, 0660 for its group too"
-    ),
-    key!(
-        "gateway.wait_time_ms_max",
-        "EFFECTD_GATEWAY_WAIT_TIME_MS_MAX",
-        MILLIS,
-        limits::WAIT_TIME_MAX.as_millis(),
-        "how long one request may wait for a receipt"
-    ),
-    key!(
-        "gateway.write_time_ms_max",
-        "EFFECTD_GATEWAY_WRITE_TIME_MS_MAX",
-        MILLIS,
-        limits::WRITE_TIME_MAX.as_millis(),
-        "how long a client may leave its answer unread"
-    ),
-    key!(
-        "log.form",
-        "EFFECTD_LOG_FORM",
-        Kind::Word(&["text", "json"]),
-        "json",
-        "how the daemon's log lines look"
-    ),
-    key!(
-        "log.level",
-        "EFFECTD_LOG",
-        Kind::Text,
-        "info",
-        "what the daemon logs: `info`, `effectd_actors=debug` …"
-    ),
-    key!(
-        "runtime.stop_grace_ms",
-        "EFFECTD_RUNTIME_STOP_GRACE_MS",
-        MILLIS,
-        STOP_GRACE.as_millis(),
-        "how long work on its way may take to finish when the daemon stops"
-    ),
+/// Everything that can be set, section by section.
+#[rustfmt::skip]
+pub const KEYS: &[Key] = &[
+    key!("gateway.backlog_bytes_max" = gateway::BACKLOG_BYTES_MAX, BYTES, Reload, "bytes of decisions that are accepted and not yet ended before more are turned away"),
+    key!("gateway.backlog_max" = gateway::BACKLOG_MAX, COUNT, Reload, "decisions that are accepted and not yet ended before more are turned away"),
+    key!("gateway.bodies_bytes_max" = gateway::BODIES_BYTES_MAX, BYTES, Restart, "bytes of bodies that are held for all clients together"),
+    key!("gateway.body_time_ms_max" = gateway::BODY_TIME_MAX, MILLIS, Reload, "how long a client may take to send its body"),
+    key!("gateway.close_time_ms_max" = gateway::CLOSE_TIME_MAX, MILLIS, Reload, "how long last answers may take when the daemon stops"),
+    key!("gateway.connections_max" = gateway::CONNECTIONS_MAX, COUNT, Reload, "connections open at one time"),
+    key!("gateway.connections_per_user_max" = gateway::CONNECTIONS_PER_USER_MAX, COUNT, Reload, "connections of one user at one time"),
+    key!("gateway.header_bytes_max" = gateway::HEADER_BYTES_MAX, Kind::Number { min: 8_192, max: 1_048_576 }, Reload, "bytes of a request's first line and headers"),
+    key!("gateway.header_time_ms_max" = gateway::HEADER_TIME_MAX, MILLIS, Reload, "how long a client may take to send its headers, or idle"),
+    key!("gateway.headers_max" = gateway::HEADERS_MAX, Kind::Number { min: 8, max: 1_000 }, Reload, "headers of one request"),
+    key!("gateway.listen_backlog" = gateway::LISTEN_BACKLOG, FEW, Restart, "connections that may wait in the kernel to be taken"),
+    key!("gateway.pulse_age_ms_max" = gateway::PULSE_AGE_MAX, MILLIS, Restart, "how old the store's last answer may be before the daemon is not ready"),
+    key!("gateway.pulse_every_ms" = gateway::PULSE_EVERY, MILLIS, Restart, "how often the store is asked how it stands"),
+    key!("gateway.socket" = "", Kind::Text, Restart, "where the daemon listens; empty for run/effectd.sock in the state directory"),
+    key!("gateway.socket_mode" = "0600", Kind::Mode, Restart, "who may connect: 0600 for the daemon's user, 0660 for its group too"),
+    key!("gateway.wait_time_ms_max" = gateway::WAIT_TIME_MAX, MILLIS, Reload, "how long one request may wait for a receipt"),
+    key!("gateway.write_time_ms_max" = gateway::WRITE_TIME_MAX, MILLIS, Reload, "how long a client may leave its answer unread"),
+    key!("log.form" = "json", Kind::Word(&["text", "json"]), Restart, "how the daemon's log lines look"),
+    key!("log.level" = "info", Kind::Log, Reload, "what the daemon logs: `info`, `effectd_actors=debug` …"),
+    key!("pipeline.backoff_factor" = pipeline::BACKOFF_FACTOR, FACTOR, Restart, "by how much each further pause before a retry is longer"),
+    key!("pipeline.backoff_first_ms" = pipeline::BACKOFF_FIRST, MILLIS, Restart, "first pause before a passing failure is tried again"),
+    key!("pipeline.backoff_ms_max" = pipeline::BACKOFF_MAX, MILLIS, Restart, "longest pause before a retry"),
+    key!("pipeline.backoff_spread" = pipeline::BACKOFF_SPREAD, SHARE, Restart, "how far a pause is spread at random, as a share of it"),
+    key!("pipeline.commit_tries" = pipeline::COMMIT_TRIES, Kind::Number { min: 1, max: 100 }, Restart, "tries to write a receipt before the action is left to redelivery"),
+    key!("pipeline.computing_workers" = pipeline::COMPUTING_WORKERS, Kind::Number { min: 1, max: 256 }, Restart, "workers of a stage that only computes"),
+    key!("pipeline.core_watts" = pipeline::CORE_WATTS, WATTS, Restart, "power of one busy processor core, for the energy figure of receipts"),
+    key!("pipeline.deliveries_max" = pipeline::DELIVERIES_MAX, Kind::Number { min: 1, max: 1_000 }, Restart, "deliveries of one decision before it is recorded as poison"),
+    key!("pipeline.in_flight_max" = pipeline::IN_FLIGHT_MAX, FEW, Restart, "actions between acceptance and receipt at one time"),
+    key!("pipeline.lease_ttl_ms" = pipeline::LEASE_TTL, LEASE, Restart, "how long a decision is held by a part that does not get on"),
+    key!("pipeline.probe_time_ms_min" = pipeline::PROBE_TIME_MIN, MILLIS, Restart, "time that a probe has in any case"),
+    key!("pipeline.restart_window_ms" = pipeline::RESTART_WINDOW, MILLIS, Restart, "the time over which restarts are counted"),
+    key!("pipeline.restarts_max" = pipeline::RESTARTS_MAX, Kind::Number { min: 1, max: 1_000 }, Restart, "restarts of one part before the process gives up"),
+    key!("pipeline.sweep_every_ms" = pipeline::SWEEP_EVERY, MILLIS, Restart, "how often is looked for what has expired"),
+    key!("pipeline.waiting_workers" = pipeline::WAITING_WORKERS, FEW, Restart, "workers of a stage that waits for the disk or for a child"),
+    key!("runtime.stop_grace_ms" = STOP_GRACE, MILLIS, Restart, "how long work on its way may take to finish when the daemon stops"),
+    key!("sandbox.ready_max" = sandbox::READY_MAX, Kind::Number { min: 1, max: 256 }, Restart, "most children kept ready for each profile and space"),
+    key!("sandbox.ready_min" = sandbox::READY_MIN, Kind::Number { min: 1, max: 256 }, Restart, "children kept ready for each profile and space when nothing is going on"),
+    key!("sandbox.uid" = "", Kind::Uid, Restart, "the ordinary user that tools run as; empty for the owner of the workspace"),
+    key!("sandbox.zygotes_max" = sandbox::ZYGOTES_MAX, Kind::Number { min: 1, max: 256 }, Restart, "most pairs of profile and space that are kept ready"),
+    key!("store.disk_free_bytes_min" = store::DISK_FREE_BYTES_MIN, BYTES, Restart, "free space below which new work is refused"),
+    key!("store.index_cache_bytes" = INDEX_CACHE_BYTES, BYTES, Restart, "what the store's index may cache in memory"),
+    key!("store.journal_cache_bytes" = JOURNAL_CACHE_BYTES, BYTES, Restart, "what the store's journal may cache in memory"),
 ];
-
-impl Kind {
-    pub(super) fn check(self, value: &str) -> Result<(), String> {
-        match self {
-            Kind::Text => Ok(()),
-            Kind::Word(words) if words.contains(&value) => Ok(()),
-            Kind::Word(words) => Err(format!("one of {}", words.join(", "))),
-            Kind::Number { min, max } => match value.parse::<u64>() {
-                Ok(number) if (min..=max).contains(&number) => Ok(()),
-                Ok(_) | Err(_) => Err(format!("a number from {min} to {max}")),
-            },
-            // Without write permission nobody can connect; others are never let in.
-            Kind::Mode => match u32::from_str_radix(value, 8) {
-                Ok(0o600 | 0o660) => Ok(()),
-                Ok(_) | Err(_) => Err("\"0600\" or \"0660\"".to_owned()),
-            },
-        }
-    }
-}
 
 /// The known key that looks most like this one.
 pub(super) fn nearest(name: &str) -> &'static str {
     // Somebody who forgets the section means the key.
-    let likeness = |key: &Key| {
+    let likeness = |key: &&Key| {
         let bare = key.name.rsplit('.').next().unwrap_or(key.name);
         distance(name, key.name).min(distance(name, bare))
     };
-    KEYS.iter()
-        .min_by_key(|key| likeness(key))
-        .map_or("", |key| key.name)
+    KEYS.iter().min_by_key(likeness).map_or("", |key| key.name)
+}
+
+/// The known variable that looks most like this one.
+pub(super) fn nearest_variable(name: &str) -> String {
+    let known = KEYS.iter().map(Key::variable);
+    known
+        .min_by_key(|known| distance(name, known))
+        .unwrap_or_default()
 }
 
 /// How many letters must be changed, put in or left out to make one text from the other.
@@ -184,4 +182,30 @@ fn distance(left: &str, right: &str) -> usize {
         }
     }
     row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_sorted_and_their_defaults_are_permitted() {
+        assert!(KEYS.is_sorted_by_key(|key| key.name), "keep the table in order");
+        for key in KEYS {
+            let default = (key.default)();
+            assert_eq!(key.kind.check(&default), Ok(()), "{}: {default}", key.name);
+        }
+    }
+
+    #[test]
+    fn variables_follow_from_names() {
+        let variable = |name: &str| KEYS.iter().find(|key| key.name == name).map(Key::variable);
+        let expected = Some("EFFECTD_PIPELINE_IN_FLIGHT_MAX".to_owned());
+        assert_eq!(variable("pipeline.in_flight_max"), expected);
+        assert_eq!(variable("log.level"), Some("EFFECTD_LOG".to_owned()));
+        assert_eq!(
+            nearest_variable("EFFECTD_PIPELINE_INFLIGHT_MAX"),
+            "EFFECTD_PIPELINE_IN_FLIGHT_MAX"
+        );
+    }
 }

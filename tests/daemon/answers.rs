@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::harness::{Place, Ran, from_stranger, write_note};
+use crate::harness::{NOBODY, Place, Ran, Serving, Stall, from_stranger, not_run, until, write_note};
 
 #[test]
 fn a_decision_is_done_once_and_its_receipt_is_found_everywhere() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let request = write_note("a-1", "a.txt", "hello");
     let done = daemon.post("/v1/actions?wait", &request).json(200);
@@ -38,7 +38,7 @@ fn a_decision_is_done_once_and_its_receipt_is_found_everywhere() {
 
 #[test]
 fn a_submitted_decision_can_be_waited_for() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let accepted = daemon.post("/v1/actions", &write_note("id with / and ?", "b.txt", "b"));
     assert!([200, 202].contains(&accepted.status), "{accepted:?}");
@@ -51,7 +51,7 @@ fn a_submitted_decision_can_be_waited_for() {
 
 #[test]
 fn a_refusal_names_the_gate_and_what_would_have_to_change() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let refused = daemon
         .post("/v1/actions?wait", &from_stranger("s-1"))
@@ -71,7 +71,7 @@ fn a_refusal_names_the_gate_and_what_would_have_to_change() {
 
 #[test]
 fn an_action_id_stands_for_one_content() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     daemon
         .post("/v1/actions?wait", &write_note("c-1", "c.txt", "one"))
@@ -89,7 +89,7 @@ fn an_action_id_stands_for_one_content() {
 
 #[test]
 fn key_and_trace_come_from_the_headers() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
@@ -125,18 +125,15 @@ fn key_and_trace_come_from_the_headers() {
     );
 }
 
-/// An ordinary user that owns nothing on this machine.
-const NOBODY: u32 = 65_534;
-
 #[test]
 fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("NOT RUN (needs root): the_peer_is_known_by_its_uid_and_sees_only_its_own");
+        not_run("the_peer_is_known_by_its_uid_and_sees_only_its_own");
         return;
     }
-    let place = Place::new();
+    let place = Place::seeded();
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
     let socket = place.path("shared.sock");
     let socket = socket.to_str().unwrap();
@@ -181,6 +178,17 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
         as_nobody(0, &["status", "u-2", "-o", "json"]).code(),
         submitted.code()
     );
+    // Nor can it be withdrawn, or the policy be touched, by somebody else.
+    assert_eq!(
+        as_nobody(0, &["cancel", "u-1", "-o", "json"]).json(2)["code"],
+        "action_unknown"
+    );
+    let policy = as_nobody(0, &["policy", "reload"]);
+    assert_eq!(policy.code(), 3, "{}", policy.stderr());
+    assert!(policy.stderr().contains("operators_only"), "{}", policy.stderr());
+    let listed = as_nobody(0, &["receipts", "list", "-o", "json"]).json(0);
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed[0]["action_id"], "u-2");
     // Root sees everything.
     let root = place.effectd(&["status", "u-2", "-o", "json", "--socket", socket], None);
     assert_eq!(root.code(), submitted.code());
@@ -196,7 +204,7 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
 
 #[test]
 fn what_makes_no_sense_is_told_as_such() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let request = write_note("n-1", "n.txt", "n");
     daemon.get("/v1/actions/nobody").problem(404, "action_unknown");
@@ -237,7 +245,7 @@ fn what_makes_no_sense_is_told_as_such() {
 
 #[test]
 fn a_full_backlog_says_when_to_try_again() {
-    let place = Place::new();
+    let place = Place::seeded();
     // Nothing is ended so quickly that the second of many is not behind the first.
     let daemon = place.serve(&["--set", "gateway.backlog_max=1"]);
     let full = (0..200).find_map(|number| {
@@ -255,4 +263,35 @@ fn a_full_backlog_says_when_to_try_again() {
         (&true.into(), &"time".into())
     );
     assert!(problem["retry_after_ms"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_backlog_that_is_full_of_bytes_says_when_to_try_again() {
+    let place = Place::seeded();
+    let settings = ["--set", "gateway.backlog_bytes_max=1048576"];
+    let daemon = place.serve_stalling(Stall("validator.begin"), &settings);
+    let text = "x".repeat(300_000);
+    let post = |daemon: &crate::harness::Daemon, number: u32| {
+        let name = format!("w-{number}");
+        daemon.post("/v1/actions", &write_note(&name, &name, &text))
+    };
+    for number in 0..3 {
+        assert_eq!(post(&daemon, number).status, 202);
+    }
+    let full = post(&daemon, 3);
+    assert!(full.head.contains("retry-after: 1"), "{full:?}");
+    let told = full.problem(503, "overloaded");
+    assert!(told["detail"].as_str().unwrap().contains("bytes"), "{told}");
+    // A small one still fits.
+    let small = daemon.post("/v1/actions", &write_note("small", "small", "x"));
+    assert_eq!(small.status, 202);
+    daemon.kill();
+    // What an earlier run accepted counts as well.
+    let daemon = place.serve_stalling(Stall("validator.begin"), &settings);
+    until("what waits is weighed", || post(&daemon, 4).status == 503);
+    daemon.kill();
+    let daemon = place.serve(&settings);
+    until("what has ended weighs nothing", || {
+        [200, 202].contains(&post(&daemon, 5).status)
+    });
 }

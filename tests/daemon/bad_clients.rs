@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::harness::{Daemon, Place, Reply, until, write_note};
+use crate::harness::{Daemon, Place, Reply, Serving, until, write_note};
 
 /// Another client is served as if nothing were going on.
 fn others_are_served(daemon: &Daemon, name: &str) {
@@ -21,7 +21,7 @@ fn reads_to_the_end(mut stream: UnixStream) -> String {
 
 #[test]
 fn garbage_is_refused_and_forgotten() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let garbage: [&[u8]; 6] = [
         b"\x00\x01\x02\xff\xfe\r\n\r\n",
@@ -55,7 +55,7 @@ fn garbage_is_refused_and_forgotten() {
 
 #[test]
 fn a_body_beyond_the_bound_is_refused_without_being_read() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let large = "x".repeat(1_048_577);
     daemon
@@ -66,7 +66,7 @@ fn a_body_beyond_the_bound_is_refused_without_being_read() {
 
 #[test]
 fn slow_clients_are_given_up() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[
         "--set",
         "gateway.header_time_ms_max=300",
@@ -109,7 +109,7 @@ fn slow_clients_are_given_up() {
 
 #[test]
 fn a_flood_of_connections_is_turned_away_at_its_bound() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[
         "--set",
         "gateway.connections_per_user_max=8",
@@ -129,7 +129,7 @@ fn a_flood_of_connections_is_turned_away_at_its_bound() {
 
 #[test]
 fn a_client_that_hangs_up_takes_nothing_with_it() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     for number in 0..20 {
         let request = write_note(&format!("h-{number}"), &format!("h-{number}"), "gone").to_string();

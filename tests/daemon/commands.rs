@@ -4,11 +4,11 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::harness::{Place, from_stranger, program, root, write_note};
+use crate::harness::{Place, Serving, from_stranger, program, root, write_note};
 
 #[test]
 fn submit_wait_status_and_cancel_speak_of_one_action() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let request = write_note("s-1", "s.txt", "s").to_string();
     let accepted = place
@@ -43,7 +43,7 @@ fn submit_wait_status_and_cancel_speak_of_one_action() {
 
 #[test]
 fn a_stream_is_answered_line_by_line() {
-    let place = Place::new();
+    let place = Place::seeded();
     let _daemon = place.serve(&[]);
     let mut lines: Vec<String> = (0..40)
         .map(|number| write_note(&format!("l-{number}"), &format!("l-{number}"), "l").to_string())
@@ -103,7 +103,7 @@ fn a_stream_is_answered_line_by_line() {
 
 #[test]
 fn run_goes_through_the_daemon_if_there_is_one() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let request = write_note("r-1", "r.txt", "r").to_string();
     let done = place.effectd(&["run", "-", "-o", "json"], Some(&request)).json(0);
@@ -134,7 +134,7 @@ fn run_goes_through_the_daemon_if_there_is_one() {
 
 #[test]
 fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
-    let place = Place::new();
+    let place = Place::seeded();
     std::fs::write(
         place.state().join("config.toml"),
         "[gateway]\nconnections_max = 99\n",
@@ -171,6 +171,17 @@ fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
         "{}",
         unknown.stderr()
     );
+    let variable = place
+        .command(&["config", "show", "--state", ".effectd"])
+        .env("EFFECTD_GATEWAY_SOCKETT_MODE", "0600")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&variable.stderr);
+    assert_eq!(variable.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("did you mean EFFECTD_GATEWAY_SOCKET_MODE?"),
+        "{told}"
+    );
     std::fs::write(
         place.state().join("config.toml"),
         "[gateway]\nconections_max = 99\n",
@@ -189,7 +200,7 @@ fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
 
 #[test]
 fn shells_and_manuals_know_every_command() {
-    let place = Place::new();
+    let place = Place::seeded();
     for shell in ["bash", "zsh", "fish"] {
         let script = place.effectd(&["completions", shell], None);
         assert_eq!(script.code(), 0);
@@ -225,7 +236,7 @@ fn commands(place: &Place, above: &[String]) -> Vec<Vec<String>> {
 
 #[test]
 fn every_example_of_the_help_works() {
-    let place = Place::new();
+    let place = Place::seeded();
     std::fs::create_dir(place.path("bin")).unwrap();
     copy(&root().join("examples"), &place.path("examples"));
     std::os::unix::fs::symlink(program(), place.path("bin/effectd")).unwrap();

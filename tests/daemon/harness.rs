@@ -1,111 +1,84 @@
-//! A place of one's own for every test, with a daemon in it.
+//! A daemon in a place of its own, and what comes back from it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-/// Longer than anything takes on a loaded machine; reaching it is a failure.
-pub const LONG: Duration = Duration::from_secs(60);
+pub use crate::shared::*;
 
-/// A folder that is gone after the test, with a state directory in it.
-pub struct Place {
-    folder: tempfile::TempDir,
+/// What a daemon adds to a place.
+pub trait Serving {
+    /// Where the daemon listens.
+    fn socket(&self) -> PathBuf;
+    /// A daemon that says it is ready.
+    fn serve(&self, arguments: &[&str]) -> Daemon;
+    /// A daemon in which every action stops at this point of its way, and goes on never.
+    fn serve_stalling(&self, point: Stall, arguments: &[&str]) -> Daemon;
+    /// What the daemons of this place have logged.
+    fn log(&self) -> String;
 }
 
-impl Place {
-    /// With the demo policy, as `effectd init` makes it.
-    pub fn new() -> Self {
-        let place = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
-        assert_eq!(place.effectd(&["init"], None).code(), 0);
-        place
-    }
+/// A point on the way of an action.
+pub struct Stall(pub &'static str);
 
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    pub fn state(&self) -> PathBuf {
-        self.path(".effectd")
-    }
-
-    pub fn socket(&self) -> PathBuf {
+impl Serving for Place {
+    fn socket(&self) -> PathBuf {
         self.state().join("run/effectd.sock")
     }
 
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program());
-        command
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
+    fn serve(&self, arguments: &[&str]) -> Daemon {
+        serve_with(self, arguments, &[])
     }
 
-    /// Runs the program here, and waits for its end.
-    pub fn effectd(&self, arguments: &[&str], stdin: Option<&str>) -> Ran {
-        let mut child = self.command(arguments).spawn().unwrap();
-        let mut input = child.stdin.take().unwrap();
-        // A program that refuses its arguments does not read its input.
-        let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
-        drop(input);
-        Ran(child.wait_with_output().unwrap())
+    fn serve_stalling(&self, Stall(point): Stall, arguments: &[&str]) -> Daemon {
+        let armed = format!("{point}:1");
+        let armed = [
+            ("EFFECTD_FAILPOINT", armed.as_str()),
+            ("EFFECTD_FAILPOINT_FAULT", "stall"),
+        ];
+        serve_with(self, arguments, &armed)
     }
 
-    /// A daemon that says it is ready.
-    pub fn serve(&self, arguments: &[&str]) -> Daemon {
-        let told = self.path("notify.sock");
-        let _ = std::fs::remove_file(&told);
-        let manager = UnixDatagram::bind(&told).unwrap();
-        manager.set_read_timeout(Some(LONG)).unwrap();
-        let log = self.path("log.jsonl");
-        let log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(log)
-            .unwrap();
-        let mut all = vec!["serve", "--state", ".effectd"];
-        all.extend(arguments);
-        let child = self
-            .command(&all)
-            .env("NOTIFY_SOCKET", &told)
-            .env("WATCHDOG_USEC", "200000")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let daemon = Daemon {
-            child,
-            manager,
-            socket: self.socket(),
-        };
-        daemon.until_told("READY=1");
-        daemon
-    }
-
-    pub fn log(&self) -> String {
+    fn log(&self) -> String {
         std::fs::read_to_string(self.path("log.jsonl")).unwrap()
-    }
-
-    pub fn note(&self, name: &str) -> PathBuf {
-        self.path("workspace").join(name)
     }
 }
 
-pub fn program() -> &'static str {
-    env!("CARGO_BIN_EXE_effectd")
+fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Daemon {
+    let told = place.path("notify.sock");
+    let _ = std::fs::remove_file(&told);
+    let manager = UnixDatagram::bind(&told).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
+    let log = place.path("log.jsonl");
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .unwrap();
+    let mut all = vec!["serve", "--state", ".effectd"];
+    all.extend(arguments);
+    let child = place
+        .command(&all)
+        .env("NOTIFY_SOCKET", &told)
+        .env("WATCHDOG_USEC", "200000")
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let daemon = Daemon {
+        child,
+        manager,
+        socket: place.socket(),
+    };
+    daemon.until_told("READY=1");
+    daemon
 }
 
 /// A running daemon. Killed when the test ends.
@@ -144,13 +117,19 @@ impl Daemon {
     }
 
     /// Asks it to stop, and answers its exit code.
-    pub fn stop(mut self) -> i32 {
+    pub fn stop(self) -> i32 {
         self.signal(Signal::SIGTERM);
-        self.child.wait().unwrap().code().unwrap_or(-1)
+        self.wait()
     }
 
+    /// Waits for its end, and answers its exit code.
     pub fn wait(mut self) -> i32 {
-        self.child.wait().unwrap().code().unwrap_or(-1)
+        let mut ended = None;
+        until("the daemon ends", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        ended.and_then(|status| status.code()).unwrap_or(-1)
     }
 
     pub fn connect(&self) -> UnixStream {
@@ -241,45 +220,9 @@ impl Reply {
     }
 }
 
-/// What a run of the program left behind.
-pub struct Ran(pub Output);
-
-impl Ran {
-    pub fn code(&self) -> i32 {
-        self.0.status.code().unwrap_or(-1)
-    }
-
-    pub fn stdout(&self) -> String {
-        String::from_utf8(self.0.stdout.clone()).unwrap()
-    }
-
-    pub fn stderr(&self) -> String {
-        String::from_utf8(self.0.stderr.clone()).unwrap()
-    }
-
-    #[track_caller]
-    pub fn json(&self, code: i32) -> Value {
-        assert_eq!(
-            self.code(),
-            code,
-            "stdout: {}\nstderr: {}",
-            self.stdout(),
-            self.stderr()
-        );
-        serde_json::from_str(&self.stdout()).unwrap()
-    }
-}
-
-/// A request that the demo policy permits.
-pub fn write_note(action: &str, path: &str, text: &str) -> Value {
-    json!({
-        "action_id": action,
-        "subject_id": "agent://planner@deviceA",
-        "space_id": "shared:household",
-        "tool_id": "files.write_text",
-        "params": { "path": format!("workspace/{path}"), "text": text, "space_id": "shared:household" },
-        "policy_ctx": { "actor": "alice", "device": "phone1" },
-    })
+/// A request that the demo policy permits: to write a note into the workspace.
+pub fn write_note(action: &str, name: &str, text: &str) -> Value {
+    request(action, &format!("workspace/{name}"), text)
 }
 
 /// The same, from somebody whom the policy does not know.
@@ -287,19 +230,4 @@ pub fn from_stranger(action: &str) -> Value {
     let mut request = write_note(action, "stranger.txt", "hello");
     request["subject_id"] = "agent://stranger@nowhere".into();
     request
-}
-
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Waits for something that has no handle to wait on.
-#[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < LONG, "{what} did not come about");
-        std::thread::yield_now();
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
 }

@@ -1,10 +1,10 @@
 //! What supervisors and dashboards look at.
 
-use crate::harness::{Place, from_stranger, write_note};
+use crate::harness::{Place, Serving, from_stranger, write_note};
 
 #[test]
 fn ready_is_said_when_work_can_be_taken_and_the_watchdog_is_fed() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     assert_eq!(daemon.get("/readyz").json(200)["status"], "ok");
     assert_eq!(daemon.get("/healthz").json(200)["status"], "ok");
@@ -16,7 +16,7 @@ fn ready_is_said_when_work_can_be_taken_and_the_watchdog_is_fed() {
 
 #[test]
 fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     daemon
         .post("/v1/actions?wait", &write_note("m-1", "m.txt", "m"))
@@ -44,7 +44,7 @@ fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
 #[test]
 fn state_and_socket_are_private() {
     use std::os::unix::fs::MetadataExt;
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let mode = |path: std::path::PathBuf| std::fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!(mode(place.socket()), 0o600);

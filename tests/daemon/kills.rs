@@ -6,59 +6,62 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use effectd::contracts::SystemClock;
+use effectd::client::{Client, Told};
+use effectd::contracts::{ActionId, ActionRequest, SystemClock};
 use effectd_bus::{ReceiptQuery, Store, embedded};
+use effectd_gateway::views::State;
 use serde_json::Value;
 
-use crate::harness::{LONG, Place, write_note};
+use crate::harness::{LONG, Place, Serving, write_note};
 
-/// Clients at one time, each a process of its own.
+/// Clients at one time.
 const CLIENTS: usize = 64;
+/// Of these, so many are the real command in a process of its own; the others are the same client code in this process, each
+/// with a connection of its own.
+const COMMANDS: usize = 8;
 /// Kills while they are at work.
 const KILLS: usize = 3;
+/// The pause before a daemon that is away or overloaded is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
 
-/// How many decisions are handed over in all. `EFFECTD_TEST_SUBMISSIONS=10000` is the long run.
-fn submissions() -> usize {
-    let asked = std::env::var("EFFECTD_TEST_SUBMISSIONS").ok();
-    asked.map_or(2_560, |number| number.parse().unwrap())
-}
+/// How many decisions are handed over in all.
+const SUBMISSIONS: usize = 10_000;
 
 #[test]
 fn every_acknowledged_submission_has_exactly_one_receipt() {
-    let place = Arc::new(Place::new());
+    let place = Arc::new(Place::seeded());
     let begun = Instant::now();
-    let all = submissions();
     let mut daemon = Some(place.serve(&["--set", "log.level=error"]));
     let acknowledged = Arc::new(AtomicUsize::new(0));
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|client| {
-            let (place, acknowledged) = (place.clone(), acknowledged.clone());
-            std::thread::spawn(move || hand_over(&place, client, share(all, client), &acknowledged))
-        })
-        .collect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let runtime = Arc::new(runtime);
+    let clients = {
+        let (runtime, place, acknowledged) = (runtime.clone(), place.clone(), acknowledged.clone());
+        std::thread::spawn(move || runtime.block_on(everybody(&place, &acknowledged)))
+    };
     for kill in 1..=KILLS {
         // In the middle of it: when this share of all is acknowledged, others are on their way.
-        let enough = all * kill / (KILLS + 1);
+        let enough = SUBMISSIONS * kill / (KILLS + 1);
         while acknowledged.load(Ordering::Relaxed) < enough {
-            assert!(begun.elapsed() < LONG * 10, "the clients do not get on");
+            assert!(begun.elapsed() < LONG * 5, "the clients do not get on");
+            assert!(!clients.is_finished(), "the clients have given up");
             std::thread::park_timeout(Duration::from_millis(1));
         }
         daemon.take().unwrap().kill();
         daemon = Some(place.serve(&["--set", "log.level=error"]));
     }
-    let told: BTreeSet<String> = clients
-        .into_iter()
-        .flat_map(|client| client.join().unwrap())
-        .collect();
+    let told = clients.join().unwrap();
     let handed_over = begun.elapsed();
-    assert_eq!(told.len(), all, "every client got every answer in the end");
+    assert_eq!(
+        told.len(),
+        SUBMISSIONS,
+        "every client got every answer in the end"
+    );
     let daemon = daemon.unwrap();
-    for action in &told {
-        let view = daemon
-            .get(&format!("/v1/actions/{action}/wait?timeout_ms=600000"))
-            .json(200);
-        assert_eq!(view["outcome"], "executed", "{action}");
-    }
+    runtime.block_on(all_end(&place, &told));
     let ended = begun.elapsed();
     assert_eq!(daemon.stop(), 0);
     let counted = receipts(&place);
@@ -78,19 +81,40 @@ fn every_acknowledged_submission_has_exactly_one_receipt() {
 }
 
 /// What is left over after equal shares goes to the first ones.
-fn share(all: usize, client: usize) -> usize {
-    all / CLIENTS + usize::from(client < all % CLIENTS)
+fn share(client: usize) -> usize {
+    SUBMISSIONS / CLIENTS + usize::from(client < SUBMISSIONS % CLIENTS)
 }
 
-/// One client: the real command, with a stream of decisions. Answers which were acknowledged.
-fn hand_over(place: &Place, client: usize, count: usize, acknowledged: &AtomicUsize) -> Vec<String> {
+fn decisions(client: usize) -> impl Iterator<Item = Value> {
+    (0..share(client)).map(move |number| {
+        let name = format!("c{client}-{number}");
+        write_note(&name, &name, "once")
+    })
+}
+
+/// All clients; answers what was acknowledged.
+async fn everybody(place: &Arc<Place>, acknowledged: &Arc<AtomicUsize>) -> BTreeSet<String> {
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..CLIENTS {
+        let (place, acknowledged) = (place.clone(), acknowledged.clone());
+        if client < COMMANDS {
+            clients.spawn_blocking(move || by_command(&place, client, &acknowledged));
+        } else {
+            clients.spawn(async move { by_client(&place, client, &acknowledged).await });
+        }
+    }
+    clients.join_all().await.into_iter().flatten().collect()
+}
+
+/// One client: the real command, with a stream of decisions.
+fn by_command(place: &Place, client: usize, acknowledged: &AtomicUsize) -> Vec<String> {
     let arguments = [
         "submit",
         "--jsonl",
         "--in-flight",
         "2",
         "--patience",
-        "600",
+        "300",
         "-o",
         "jsonl",
         "-",
@@ -101,12 +125,7 @@ fn hand_over(place: &Place, client: usize, count: usize, acknowledged: &AtomicUs
         .spawn()
         .unwrap();
     let mut input = child.stdin.take().unwrap();
-    let lines: String = (0..count)
-        .map(|number| {
-            let name = format!("c{client}-{number}");
-            format!("{}\n", write_note(&name, &name, "once"))
-        })
-        .collect();
+    let lines: String = decisions(client).map(|request| format!("{request}\n")).collect();
     let feeder = std::thread::spawn(move || input.write_all(lines.as_bytes()).unwrap());
     let output = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut told = Vec::new();
@@ -120,6 +139,43 @@ fn hand_over(place: &Place, client: usize, count: usize, acknowledged: &AtomicUs
     feeder.join().unwrap();
     assert!(child.wait().unwrap().success());
     told
+}
+
+/// One client: a connection that is made again whenever the daemon dies.
+async fn by_client(place: &Place, client: usize, acknowledged: &AtomicUsize) -> Vec<String> {
+    let begun = Instant::now();
+    let mut connection = Client::new(place.socket());
+    let mut told = Vec::new();
+    for request in decisions(client) {
+        let request: ActionRequest = serde_json::from_value(request).unwrap();
+        loop {
+            match connection.submit(&request, None).await {
+                Ok(Told::View(view)) => break told.push(view.action_id.to_string()),
+                Ok(Told::Problem(problem)) => assert!(problem.retryable, "{problem:?}"),
+                Err(error) => assert!(error.may_retry(), "{error}"),
+            }
+            assert!(begun.elapsed() < LONG * 5, "the daemon does not come back");
+            tokio::time::sleep(PAUSE).await;
+        }
+        acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+    told
+}
+
+/// Waits for the end of every action.
+async fn all_end(place: &Place, actions: &BTreeSet<String>) {
+    let mut connection = Client::new(place.socket());
+    for action in actions {
+        let id = ActionId::new(action.clone()).unwrap();
+        match connection.wait(&id, LONG * 5).await {
+            Ok(Told::View(view)) => {
+                assert_eq!(view.state, State::Done, "{action}");
+                let outcome = view.outcome.map(|outcome| serde_json::to_value(outcome).unwrap());
+                assert_eq!(outcome, Some("executed".into()), "{action}");
+            }
+            other => panic!("{action}: {other:?}"),
+        }
+    }
 }
 
 /// How many receipts each action has, by the store itself.

@@ -8,12 +8,17 @@
 )]
 
 mod harness;
+#[path = "../harness/mod.rs"]
+mod shared;
 
 mod answers;
 mod bad_clients;
+mod cancel;
 mod commands;
 mod health;
 mod kills;
 mod openapi;
+mod policy;
+mod receipts;
 mod signals;
 mod without_daemon;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Place, root};
+use crate::harness::{Place, Serving, root};
 
 #[test]
 fn the_checked_in_description_is_the_one_that_is_served() {
@@ -20,7 +20,7 @@ fn the_checked_in_description_is_the_one_that_is_served() {
         kept, made,
         "docs/openapi.json is out of step; EFFECTD_BLESS=1 writes it anew"
     );
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     assert_eq!(daemon.get("/openapi.json").json(200), made);
 }

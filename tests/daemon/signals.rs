@@ -2,11 +2,11 @@
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{Place, from_stranger, until, write_note};
+use crate::harness::{Place, Serving, Stall, from_stranger, until, write_note};
 
 #[test]
 fn a_changed_policy_is_taken_over_on_sighup_and_a_faulty_one_is_not() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     daemon
         .post("/v1/actions?wait", &from_stranger("p-1"))
@@ -22,10 +22,31 @@ fn a_changed_policy_is_taken_over_on_sighup_and_a_faulty_one_is_not() {
         .post("/v1/actions?wait", &write_note("p-2", "p.txt", "p"))
         .json(200);
     std::fs::write(&file, good).unwrap();
-    std::fs::write(place.state().join("config.toml"), "[gateway]\nbacklog_max = 7\n").unwrap();
+    std::fs::write(place.state().join("config.toml"), "[gateway]\nbacklog_max = 0\n").unwrap();
     daemon.signal(Signal::SIGHUP);
-    until("a setting that needs a restart is named", || {
-        place.log().contains("\"keys\":\"gateway.backlog_max\"")
+    until("faulty settings are refused", || {
+        place.log().contains("those in force stay")
+    });
+    std::fs::write(
+        place.state().join("config.toml"),
+        "[gateway]\nbacklog_max = 7\nconnections_max = 9\nconnections_per_user_max = 2\n[pipeline]\nin_flight_max = 3\n",
+    )
+    .unwrap();
+    daemon.signal(Signal::SIGHUP);
+    let told = |words: &str, keys: &str| {
+        let line = |line: &str| line.contains(words) && line.contains(&format!("\"keys\":\"{keys}\""));
+        until(words, || place.log().lines().any(line));
+    };
+    told(
+        "these settings are in force now",
+        "gateway.backlog_max, gateway.connections_max, gateway.connections_per_user_max",
+    );
+    told("they need a restart to take effect", "pipeline.in_flight_max");
+    let held = [daemon.connect(), daemon.connect()];
+    daemon.get("/healthz").problem(503, "overloaded");
+    drop(held);
+    until("the places are free again", || {
+        daemon.get("/healthz").status == 200
     });
     daemon
         .post("/v1/actions?wait", &write_note("p-3", "p3.txt", "p"))
@@ -35,7 +56,7 @@ fn a_changed_policy_is_taken_over_on_sighup_and_a_faulty_one_is_not() {
 
 #[test]
 fn two_daemons_do_not_share_a_state_or_a_socket() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let second = place.effectd(&["serve", "--state", ".effectd"], None);
     assert_eq!(second.code(), 75, "{}", second.stderr());
@@ -44,7 +65,7 @@ fn two_daemons_do_not_share_a_state_or_a_socket() {
         "{}",
         second.stderr()
     );
-    let other = Place::new();
+    let other = Place::seeded();
     let socket = place.socket();
     let arguments = [
         "serve",
@@ -64,7 +85,7 @@ fn two_daemons_do_not_share_a_state_or_a_socket() {
 
 #[test]
 fn what_was_submitted_before_a_stop_is_done_after_the_next_start() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     for number in 0..50 {
         let reply = daemon.post(
@@ -86,8 +107,44 @@ fn what_was_submitted_before_a_stop_is_done_after_the_next_start() {
 }
 
 #[test]
+fn who_waits_is_answered_when_the_daemon_stops() {
+    let place = Place::seeded();
+    let daemon = place.serve_stalling(Stall("executor.begin"), &["--set", "runtime.stop_grace_ms=200"]);
+    daemon.post("/v1/actions", &write_note("z-1", "z1.txt", "z"));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| daemon.get("/v1/actions/z-1/wait"));
+        let asks = scope.spawn(|| daemon.post("/v1/actions?wait", &write_note("z-2", "z2.txt", "z")));
+        let follows = scope.spawn(|| daemon.get("/v1/receipts?wait_ms=60000"));
+        until("both have begun, and all three wait", || {
+            place.log().matches("\"stage\":\"executor\"").count() >= 2
+                && daemon.get("/metrics").body.contains("effectd_http_connections 4")
+        });
+        daemon.signal(Signal::SIGTERM);
+        for reply in [waits.join().unwrap(), asks.join().unwrap()] {
+            let told = reply.problem(503, "shutting_down");
+            assert!(reply.head.contains("retry-after: 1"), "{reply:?}");
+            assert_eq!(told["retryable"], true);
+        }
+        assert_eq!(
+            follows.join().unwrap().json(200)["receipts"],
+            serde_json::json!([])
+        );
+    });
+    assert_eq!(daemon.wait(), 0);
+    // Nothing is lost by it.
+    let daemon = place.serve(&[]);
+    for action in ["z-1", "z-2"] {
+        let view = daemon
+            .get(&format!("/v1/actions/{action}/wait?timeout_ms=60000"))
+            .json(200);
+        assert_eq!(view["outcome"], "executed");
+    }
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
 fn a_state_without_a_policy_is_not_served() {
-    let place = Place::new();
+    let place = Place::seeded();
     let refused = place.effectd(&["serve", "--state", "elsewhere"], None);
     assert_eq!(refused.code(), 2, "{}", refused.stderr());
     assert!(

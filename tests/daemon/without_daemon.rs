@@ -4,7 +4,7 @@ use crate::harness::{Place, write_note};
 
 #[test]
 fn decisions_are_carried_out_by_the_command_itself() {
-    let place = Place::new();
+    let place = Place::seeded();
     let request = write_note("d-1", "d.txt", "d").to_string();
     let submitted = place.effectd(&["submit", "-", "-o", "json"], Some(&request));
     assert_eq!(submitted.json(0)["action_id"], "d-1");
@@ -36,7 +36,7 @@ fn decisions_are_carried_out_by_the_command_itself() {
 
 #[test]
 fn who_is_patient_never_works_without_the_daemon() {
-    let place = Place::new();
+    let place = Place::seeded();
     let request = write_note("d-2", "d2.txt", "d").to_string();
     let ran = place.effectd(&["submit", "--patience", "0", "-"], Some(&request));
     assert_eq!(ran.code(), 75, "{}", ran.stderr());
@@ -50,7 +50,7 @@ fn who_is_patient_never_works_without_the_daemon() {
 
 #[test]
 fn without_a_state_there_is_nothing_to_work_on() {
-    let place = Place::new();
+    let place = Place::seeded();
     let request = write_note("d-3", "d3.txt", "d").to_string();
     let ran = place.effectd(&["submit", "--state", "elsewhere", "-"], Some(&request));
     assert_eq!(ran.code(), 2, "{}", ran.stderr());

@@ -5,7 +5,7 @@ use effectd_contracts::SystemClock;
 use effectd_sandbox::testing::{Missing, without};
 use serde_json::json;
 
-use crate::harness::{Place, Ran, write_note};
+use crate::harness::{Place, Ran, Running, write_note};
 
 /// One line that says what is wrong, and a state directory that was not even made.
 #[track_caller]
@@ -146,7 +146,7 @@ fn a_kernel_without_user_namespaces_runs_nothing() {
     let ran = place.effectd_on(&["run", "-", "-o", "json"], Some(&request), |command| {
         without(Missing::UserNamespaces, command);
     });
-    let receipt = ran.receipt(69);
+    let receipt = ran.json(69);
     assert_eq!(receipt["error"]["code"], "sandbox_unavailable", "{receipt}");
     assert_eq!(receipt["effects"], "none");
     assert!(!place.path("workspace/x").exists());

@@ -8,6 +8,8 @@
 )]
 
 mod harness;
+#[path = "../harness/mod.rs"]
+mod shared;
 
 mod bad_input;
 mod first_use;

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use effectd::{Answer, Done};
+use effectd_actors::Withdrawal;
 use effectd_actors::identity::verify;
 use effectd_bus::{ReceiptQuery, TopicName};
-use effectd_contracts::{Digest, Event, ExecutedData, Status, Topic};
+use effectd_contracts::{Digest, Event, ExecutedData, Outcome, Status, Topic};
 
-use crate::harness::{Place, note, write_note};
+use crate::harness::{Place, Running, note, write_note};
 
 fn done(answer: Answer) -> Done {
     match answer {
@@ -186,4 +187,60 @@ fn no_sensitive_value_is_on_disk_or_in_a_log() {
             .any(|window| window == secret.as_bytes());
         assert!(!found, "{} holds the text", path.display());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn withdrawing_and_running_race_to_exactly_one_receipt() {
+    const ROUNDS: usize = 150;
+    let place = Place::new();
+    let runtime = place.runtime().await;
+    let (mut withdrawn, mut ran) = (0, 0);
+    for round in 0..ROUNDS {
+        let id = format!("r-{round}");
+        let request = note(&id, &format!("workspace/{id}"), "raced");
+        let action = request.action_id.clone();
+        let ticket = runtime.submit(request).await.unwrap();
+        // Not at once, but each time a little later on its way.
+        let later = std::time::Duration::from_micros(60 * u64::try_from(round).unwrap());
+        let cancel = async {
+            tokio::time::sleep(later).await;
+            tokio::join!(runtime.cancel(&action), runtime.cancel(&action))
+        };
+        let (told, (first, second)) = tokio::join!(ticket.receipt(), cancel);
+        let Answer::Done(done) = told.unwrap() else {
+            panic!("{id} has no receipt")
+        };
+        let (first, second) = (first.unwrap(), second.unwrap());
+        let now = [&first, &second]
+            .into_iter()
+            .filter(|withdrawal| matches!(withdrawal, Withdrawal::Now(_)))
+            .count();
+        let happened = place.note(&id).exists();
+        if done.receipt.outcome == Outcome::Cancelled {
+            assert_eq!(
+                now, 1,
+                "{id}: one of the two has withdrawn it: {first:?} {second:?}"
+            );
+            assert!(!happened, "{id} was withdrawn, and ran");
+            withdrawn += 1;
+        } else {
+            assert_eq!(done.receipt.outcome, Outcome::Executed, "{id}");
+            assert_eq!(now, 0, "{id} ran: {first:?} {second:?}");
+            assert!(happened, "{id}");
+            ran += 1;
+        }
+        let stored = runtime.pipeline().receipt_of(&action).unwrap().unwrap();
+        assert_eq!(stored.receipt.receipt_id, done.receipt.receipt_id);
+    }
+    let query = ReceiptQuery {
+        limit: 1_000,
+        ..ReceiptQuery::default()
+    };
+    let all = runtime.store().receipts(&query).unwrap().receipts;
+    assert_eq!(all.len(), ROUNDS, "one receipt for each, and no other");
+    assert!(
+        withdrawn > 0 && ran > 0,
+        "{withdrawn} withdrawn, {ran} ran: no race"
+    );
+    runtime.stop().await;
 }

@@ -4,7 +4,7 @@ use effectd::Answer;
 use effectd_policy::Change;
 use serde_json::Value;
 
-use crate::harness::{Place, example, note, write_note};
+use crate::harness::{Place, Running, example, note, write_note};
 
 const CONSENT: [&str; 6] = [
     "--subject",
@@ -50,15 +50,15 @@ fn init_makes_a_policy_that_passes_its_own_check() {
 #[test]
 fn a_revoked_consent_denies_at_once_and_a_granted_one_permits_again() {
     let place = Place::new();
-    place.run(&write_note("a", "workspace/x.txt", "one")).receipt(0);
+    place.run(&write_note("a", "workspace/x.txt", "one")).json(0);
     assert_eq!(policy(&place, "revoke-consent", &CONSENT).code(), 0);
-    let denied = place.run(&write_note("b", "workspace/x.txt", "one")).receipt(3);
+    let denied = place.run(&write_note("b", "workspace/x.txt", "one")).json(3);
     assert_eq!(
         denied["error"]["gate"], "consent",
         "not even what was done before is told: {denied}"
     );
     assert_eq!(policy(&place, "grant-consent", &CONSENT).code(), 0);
-    place.run(&write_note("c", "workspace/x.txt", "two")).receipt(0);
+    place.run(&write_note("c", "workspace/x.txt", "two")).json(0);
     let explained = policy(&place, "explain", &[denied["receipt_id"].as_str().unwrap()]);
     assert_eq!(explained.code(), 0, "{}", explained.stderr());
     assert!(
@@ -80,7 +80,7 @@ fn a_mode_can_be_set_and_given_back() {
         )
     };
     assert_eq!(set("deny").code(), 0);
-    let denied = place.run(&write_note("a", "workspace/x.txt", "x")).receipt(3);
+    let denied = place.run(&write_note("a", "workspace/x.txt", "x")).json(3);
     assert_eq!(
         (
             denied["decision"]["mode"].as_str(),
@@ -90,7 +90,7 @@ fn a_mode_can_be_set_and_given_back() {
     );
     assert_eq!(set("sometimes").code(), 2);
     assert_eq!(set("files").code(), 0);
-    place.run(&write_note("b", "workspace/x.txt", "x")).receipt(0);
+    place.run(&write_note("b", "workspace/x.txt", "x")).json(0);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn replay_flips_what_the_new_policy_judges_otherwise() {
     for n in 0..3 {
         place
             .run(&write_note(&format!("a-{n}"), &format!("workspace/{n}.txt"), "x"))
-            .receipt(0);
+            .json(0);
     }
     let own = place.state().join("policy");
     let same = policy(&place, "replay", &["--with", own.to_str().unwrap()]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Place, write_note};
+use crate::harness::{Place, Running, write_note};
 
 /// Carries out a changed request; nothing may be written.
 #[track_caller]
@@ -10,7 +10,7 @@ fn refused(name: &str, value: Value, exit: i32, status: &str, code: &str) -> Val
     let place = Place::new();
     let mut request = write_note("a", "workspace/x.txt", "hello");
     *request.pointer_mut(name).unwrap() = value;
-    let receipt = place.run(&request).receipt(exit);
+    let receipt = place.run(&request).json(exit);
     assert_eq!(
         (receipt["status"].as_str(), receipt["error"]["code"].as_str()),
         (Some(status), Some(code)),
@@ -97,7 +97,7 @@ fn a_dry_run_changes_nothing_and_satisfies_no_key() {
     let place = Place::new();
     let mut request = write_note("a", "workspace/deep/x.txt", "hello");
     request["dry_run"] = json!(true);
-    let receipt = place.run(&request).receipt(0);
+    let receipt = place.run(&request).json(0);
     assert_eq!(
         (receipt["status"].as_str(), receipt["outcome"].as_str()),
         (Some("skipped"), Some("dry_run"))
@@ -108,7 +108,7 @@ fn a_dry_run_changes_nothing_and_satisfies_no_key() {
     assert!(!place.path("workspace/deep").exists());
     let real = place
         .run(&write_note("b", "workspace/deep/x.txt", "hello"))
-        .receipt(0);
+        .json(0);
     assert_eq!(real["outcome"], "executed");
     assert!(place.path("workspace/deep/x.txt").exists());
 }
@@ -121,7 +121,7 @@ fn a_link_that_leads_outside_is_refused_by_the_kernel() {
     std::os::unix::fs::symlink(place.path("outside"), place.path("workspace/way")).unwrap();
     let receipt = place
         .run(&write_note("a", "workspace/way/x.txt", "hello"))
-        .receipt(1);
+        .json(1);
     assert_eq!(receipt["error"]["code"], "path_denied", "{receipt}");
     assert_eq!(std::fs::read_dir(place.path("outside")).unwrap().count(), 0);
 }
@@ -129,7 +129,7 @@ fn a_link_that_leads_outside_is_refused_by_the_kernel() {
 #[test]
 fn an_action_id_cannot_mean_two_things() {
     let place = Place::new();
-    place.run(&write_note("a", "workspace/x.txt", "one")).receipt(0);
+    place.run(&write_note("a", "workspace/x.txt", "one")).json(0);
     let ran = place.run(&write_note("a", "workspace/x.txt", "two"));
     assert_eq!(ran.code(), 2, "{}", ran.stderr());
     assert!(ran.stderr().contains("action_conflict"), "{}", ran.stderr());
@@ -147,8 +147,8 @@ fn a_key_cannot_mean_two_things() {
         request["idempotency_key"] = json!("my-key");
         request
     };
-    place.run(&keyed("a", "one")).receipt(0);
-    let receipt = place.run(&keyed("b", "two")).receipt(2);
+    place.run(&keyed("a", "one")).json(0);
+    let receipt = place.run(&keyed("b", "two")).json(2);
     assert_eq!(receipt["error"]["code"], "idempotency_conflict");
     assert_eq!(
         std::fs::read_to_string(place.path("workspace/x.txt")).unwrap(),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Place, write_note};
+use crate::harness::{Place, Running, write_note};
 
 fn stages(place: &Place, request: &Value) -> Vec<String> {
     let ran = place.effectd(

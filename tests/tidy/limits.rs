@@ -189,8 +189,51 @@ fn all() -> Vec<(String, Vec<Limit>)> {
         .collect()
 }
 
+/// What the sections of the configuration are called, where that is not the name of the crate.
+const SECTIONS: [(&str, &str); 2] = [("actors", "pipeline"), ("bus", "store")];
+
+/// How an operator changes a limit: by a key of the configuration, in the policy, or not at all.
+fn set_by(file: &str, limit: &Limit) -> String {
+    let folder = file.split('/').next().unwrap_or_default();
+    let section = SECTIONS.iter().find(|(name, _)| *name == folder);
+    let section = section.map_or(folder, |(_, section)| section);
+    let path = format!("{section}::{}", limit.name);
+    let key = effectd::settings::KEYS
+        .iter()
+        .find(|key| key.limit == Some(path.as_str()));
+    match key {
+        Some(key) => format!("`{}`", key.name),
+        None if limit.why.contains("unless the policy says otherwise") => "the policy".to_owned(),
+        None => "fixed".to_owned(),
+    }
+}
+
+#[test]
+fn every_key_of_a_limit_names_one_that_is_there() {
+    let known: Vec<String> = all()
+        .iter()
+        .flat_map(|(file, limits)| {
+            let folder = file.split('/').next().unwrap_or_default().to_owned();
+            let section = SECTIONS.iter().find(|(name, _)| *name == folder);
+            let section = section.map_or(folder, |(_, section)| (*section).to_owned());
+            limits
+                .iter()
+                .map(move |limit| format!("{section}::{}", limit.name))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let findings: Vec<_> = effectd::settings::KEYS
+        .iter()
+        .filter_map(|key| key.limit)
+        .filter(|limit| !known.iter().any(|known| known == limit))
+        .map(str::to_owned)
+        .collect();
+    crate::tree::none(&findings, "Keys whose default is no limit of the page:");
+}
+
 fn table(file: &str, limits: &[Limit], known: &BTreeMap<String, Limit>) -> String {
-    let mut out = format!("{BEGIN}{file} -->\n| constant | value | that is | why |\n|---|---|---|---|\n");
+    let mut out =
+        format!("{BEGIN}{file} -->\n| constant | value | that is | set by | why |\n|---|---|---|---|---|\n");
     for limit in limits {
         let amount = amount(&limit.value, known);
         let amount = amount.unwrap_or_else(|| {
@@ -201,8 +244,11 @@ fn table(file: &str, limits: &[Limit], known: &BTreeMap<String, Limit>) -> Strin
         });
         let read = reading(&limit.name, amount);
         out.push_str(&format!(
-            "| `{}` | `{}` | {read} | {} |\n",
-            limit.name, limit.value, limit.why
+            "| `{}` | `{}` | {read} | {} | {} |\n",
+            limit.name,
+            limit.value,
+            set_by(file, limit),
+            limit.why
         ));
     }
     out.push_str(END);

@@ -8,16 +8,16 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use effectd_actors::{Answer, Done, Incoming};
+use effectd_actors::{Answer, Canceller, Done, Incoming};
 use effectd_contracts::{ActionId, ActionRequest, Origin};
 use serde::Deserialize;
 
-use super::{json, traced};
+use super::{json, query_invalid, traced};
 use crate::desk::{Desk, Found};
 use crate::headers;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-use crate::views::{ActionView, ended};
+use crate::views::{ActionView, ended, unknown, withdrawal};
 
 /// What may stand behind `/v1/actions?`.
 #[derive(Debug, Deserialize)]
@@ -69,8 +69,9 @@ pub(crate) async fn submit(
 ) -> Result<Response, Problem> {
     let Query(query) = query.map_err(|error| query_invalid(&error))?;
     let wait = query.wait.as_deref().map(wait_ms).transpose()?;
-    let body = desk.budget.read(body, desk.settings.body_time_max).await?;
+    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let mut request = ActionRequest::parse(&body.bytes).map_err(|failure| Problem::failed(&failure))?;
+    let bytes = body.bytes.len() as u64;
     drop(body);
     let trace = headers::apply(&headers, &mut request)?;
     let incoming = Incoming {
@@ -79,18 +80,20 @@ pub(crate) async fn submit(
         origin: Origin::Arbiter,
     };
     let response = match wait {
-        None => accept(&desk, incoming).await,
-        Some(asked_ms) => carry_out(&desk, incoming, asked_ms).await,
+        None => accept(&desk, incoming, bytes).await,
+        Some(asked_ms) => carry_out(&desk, incoming, bytes, asked_ms).await,
     };
     Ok(traced(trace, response))
 }
 
-async fn accept(desk: &Desk, incoming: Incoming) -> Result<Response, Problem> {
+async fn accept(desk: &Desk, incoming: Incoming, bytes: u64) -> Result<Response, Problem> {
     let action = incoming.request.action_id.clone();
-    desk.room().map_err(|problem| problem.about(&action))?;
-    let submitted = desk.pipeline().submit(incoming).await;
-    submitted.map_err(|failure| Problem::failed(&failure).about(&action))?;
-    desk.pulse.accepted_one();
+    desk.room(bytes).map_err(|problem| problem.about(&action))?;
+    let placed = desk.pipeline().place(incoming).await;
+    let placed = placed.map_err(|failure| Problem::failed(&failure).about(&action))?;
+    if let Some(offset) = placed {
+        desk.pulse.accepted(offset, bytes);
+    }
     // What has ended already says so at once: the planner need not ask again.
     let done = desk.pipeline().receipt_of(&action).ok().flatten();
     Ok(match done {
@@ -99,7 +102,12 @@ async fn accept(desk: &Desk, incoming: Incoming) -> Result<Response, Problem> {
     })
 }
 
-async fn carry_out(desk: &Desk, incoming: Incoming, asked_ms: Option<u64>) -> Result<Response, Problem> {
+async fn carry_out(
+    desk: &Desk,
+    incoming: Incoming,
+    bytes: u64,
+    asked_ms: Option<u64>,
+) -> Result<Response, Problem> {
     let action = incoming.request.action_id.clone();
     let wait = desk.wait_time(asked_ms);
     match tokio::time::timeout(wait, desk.pipeline().exec(incoming.clone())).await {
@@ -109,7 +117,7 @@ async fn carry_out(desk: &Desk, incoming: Incoming, asked_ms: Option<u64>) -> Re
         },
         Ok(Answer::Refused(failure)) => Err(Problem::failed(&failure).about(&action)),
         // What was begun goes on by itself, but only what is on the bus survives us: no answer before it is there.
-        Err(_) => accept(desk, incoming).await,
+        Err(_) => accept(desk, incoming, bytes).await,
     }
 }
 
@@ -181,15 +189,18 @@ pub(crate) async fn wait(
 
 /// Withdraw an action that has not started
 ///
-/// What has ended or is on its way cannot be withdrawn; the answer says which.
+/// It ends with a receipt that says `cancelled`, and whoever waits for it gets that. Withdrawing it again is harmless. What
+/// has ended otherwise, or is on its way, cannot be withdrawn; the answer says which.
 #[utoipa::path(
     delete,
     path = "/v1/actions/{id}",
     tag = "actions",
     params(("id" = String, Path, description = "The action's id, percent-encoded")),
     responses(
+        (status = 200, description = "It is withdrawn, now or before", body = ActionView),
         (status = 404, description = "No such action of yours", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "It has ended, or is on its way", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn cancel(
@@ -198,22 +209,13 @@ pub(crate) async fn cancel(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let action = action_id(id)?;
-    match desk.find(&action, &peer).await? {
-        Found::Done(done) => {
-            let mut problem = Problem::of(
-                Kind::AlreadyFinished,
-                "the action has ended, and its receipt says how; it cannot be withdrawn",
-            );
-            problem.receipt = Some(Box::new((*done.receipt).clone()));
-            Err(problem.about(&action))
-        }
-        Found::Accepted => Err(Problem::of(
-            Kind::CannotCancel,
-            "the action is accepted, and this version cannot withdraw what is accepted; wait for its receipt",
-        )
-        .about(&action)),
-        Found::Unknown => Err(unknown(&action)),
-    }
+    let by = Canceller {
+        principal: peer.principal,
+        operator: peer.operator,
+    };
+    let withdrawn = desk.pipeline().cancel(&action, &by).await;
+    let withdrawn = withdrawn.map_err(|failure| Problem::failed(&failure).about(&action))?;
+    withdrawal(&action, &withdrawn).map(|view| json(StatusCode::OK, &view))
 }
 
 /// An action that has ended, as a thing to look at.
@@ -222,18 +224,9 @@ fn described(action: ActionId, done: &Done) -> Response {
     traced(trace, json(StatusCode::OK, &ActionView::done(action, done)))
 }
 
-fn unknown(action: &ActionId) -> Problem {
-    let message = "no action of this id was accepted from you; submit it, which is harmless if it was";
-    Problem::of(Kind::ActionUnknown, message).about(action)
-}
-
 fn action_id(id: Result<Path<String>, PathRejection>) -> Result<ActionId, Problem> {
     let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
     ActionId::new(id).map_err(|error| Problem::of(Kind::ActionUnknown, error.to_string()))
-}
-
-fn query_invalid(error: &QueryRejection) -> Problem {
-    Problem::of(Kind::QueryInvalid, error.body_text())
 }
 
 /// `wait`, `wait=true` and `wait=<milliseconds>`.

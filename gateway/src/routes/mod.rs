@@ -2,12 +2,14 @@
 
 pub(crate) mod actions;
 pub(crate) mod health;
+pub(crate) mod policy;
 pub(crate) mod receipts;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -27,7 +29,14 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/actions", post(actions::submit))
         .route("/v1/actions/{id}", get(actions::show).delete(actions::cancel))
         .route("/v1/actions/{id}/wait", get(actions::wait))
+        .route("/v1/receipts", get(receipts::list))
         .route("/v1/receipts/{id}", get(receipts::show))
+        .route("/v1/receipts/{id}/explanation", get(policy::explain_receipt))
+        .route("/v1/policy", get(policy::show))
+        .route("/v1/policy/check", post(policy::check))
+        .route("/v1/policy/reload", post(policy::reload))
+        .route("/v1/policy/changes", post(policy::change))
+        .route("/v1/policy/explain", post(policy::explain))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
@@ -50,6 +59,11 @@ async fn no_such_method() -> Problem {
         Kind::MethodNotAllowed,
         "this path is not for this method; see /openapi.json",
     )
+}
+
+/// A query that cannot be read.
+pub(crate) fn query_invalid(error: &QueryRejection) -> Problem {
+    Problem::of(Kind::QueryInvalid, error.body_text())
 }
 
 /// A value as JSON.

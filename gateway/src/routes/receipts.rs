@@ -1,18 +1,24 @@
-//! One receipt by its id.
+//! Receipts: one by its id, many by what they are about, and what comes next.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_contracts::{Code, Failure, Phase, ReceiptId};
+use effectd_actors::{Cursor, Order, ReceiptQuery, history};
+use effectd_contracts::{Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId, Topic};
+use serde::Deserialize;
 
-use super::{json, traced};
-use crate::desk::Desk;
+use super::{json, query_invalid, traced};
+use crate::desk::{Desk, unavailable};
+use crate::limits::{LIST_DEFAULT, LIST_MAX};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
+use crate::server::Stage;
+use crate::views::ReceiptList;
 
 /// One receipt
 #[utoipa::path(
@@ -30,16 +36,155 @@ pub(crate) async fn show(
     Extension(peer): Extension<Peer>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
+    let receipt = find(&desk, &peer, id)?;
+    Ok(traced(receipt.trace_id.clone(), json(StatusCode::OK, &receipt)))
+}
+
+/// The receipt of this id, if it is this peer's to see.
+pub(crate) fn find(
+    desk: &Desk,
+    peer: &Peer,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Receipt, Problem> {
     let unknown = || Problem::of(Kind::ReceiptUnknown, "no receipt of this id was made for you");
     let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
     let id = ReceiptId::new(id).map_err(|_| unknown())?;
-    let failed = |why: String| Problem::failed(&Failure::new(Code::StoreUnavailable, Phase::Accept, why));
     let store = &desk.pipeline().parts().store;
-    let stored = store.receipt(&id).map_err(|error| failed(error.to_string()))?;
-    let stored = stored.ok_or_else(unknown)?;
-    let receipt = stored.parse().map_err(|error| failed(error.to_string()))?;
-    if !peer.may_see(&receipt) {
-        return Err(unknown());
+    let stored = store.receipt(&id).map_err(|error| unavailable(&error))?;
+    let receipt = stored
+        .ok_or_else(unknown)?
+        .parse()
+        .map_err(|error| unavailable(&error))?;
+    if peer.may_see(&receipt) {
+        Ok(receipt)
+    } else {
+        Err(unknown())
     }
-    Ok(traced(receipt.trace_id.clone(), json(StatusCode::OK, &receipt)))
+}
+
+/// What may stand behind `/v1/receipts?`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    tool: Option<ToolId>,
+    subject: Option<SubjectId>,
+    space: Option<SpaceId>,
+    status: Option<Status>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    order: Option<OrderWord>,
+    after: Option<u64>,
+    limit: Option<usize>,
+    wait_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OrderWord {
+    Oldest,
+    Newest,
+}
+
+impl ListQuery {
+    fn to_query(&self) -> ReceiptQuery {
+        ReceiptQuery {
+            tool_id: self.tool.clone(),
+            subject_id: self.subject.clone(),
+            space_id: self.space.clone(),
+            status: self.status,
+            since: self.since,
+            until: self.until,
+            order: match self.order {
+                None | Some(OrderWord::Oldest) => Order::OldestFirst,
+                Some(OrderWord::Newest) => Order::NewestFirst,
+            },
+            cursor: self.after.map(Cursor),
+            limit: self.limit.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX),
+            ..ReceiptQuery::default()
+        }
+    }
+}
+
+/// Receipts, page by page, and those to come
+///
+/// Every condition that is given must hold. Operators see all receipts, others their own. To go on, pass `next` as `after`.
+/// To follow what comes, pass `follow` as `after` with `order=oldest` and `wait_ms`: the answer comes when there is one, or
+/// empty when the time is over.
+#[utoipa::path(
+    get,
+    path = "/v1/receipts",
+    tag = "receipts",
+    params(
+        ("tool" = Option<String>, Query, description = "Of this tool"),
+        ("subject" = Option<String>, Query, description = "Of this subject"),
+        ("space" = Option<String>, Query, description = "In this space"),
+        ("status" = Option<String>, Query, description = "Of this status"),
+        ("since" = Option<String>, Query, description = "Stored at this time (RFC 3339) or later"),
+        ("until" = Option<String>, Query, description = "Stored before this time (RFC 3339)"),
+        ("order" = Option<String>, Query, description = "`oldest` (the default) or `newest` first"),
+        ("after" = Option<u64>, Query, description = "Where the page before ended"),
+        ("limit" = Option<usize>, Query, description = "At most so many"),
+        ("wait_ms" = Option<u64>, Query, description = "If there are none, wait so long for one"),
+    ),
+    responses(
+        (status = 200, description = "Some of them; fewer than the limit is no sign that there are no more", body = ReceiptList),
+        (status = 400, description = "The query makes no sense", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn list(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(asked) = query.map_err(|error| query_invalid(&error))?;
+    let newest = matches!(asked.order, Some(OrderWord::Newest));
+    if newest && asked.wait_ms.is_some() {
+        let why = "what comes next comes in the order of time; wait_ms goes with order=oldest";
+        return Err(Problem::of(Kind::QueryInvalid, why));
+    }
+    let wait = asked.wait_ms.map(|asked| desk.wait_time(Some(asked)));
+    let list = look(&desk, &peer, asked.to_query(), wait).await?;
+    Ok(json(StatusCode::OK, &list))
+}
+
+async fn look(
+    desk: &Arc<Desk>,
+    peer: &Peer,
+    mut query: ReceiptQuery,
+    wait: Option<Duration>,
+) -> Result<ReceiptList, Problem> {
+    let end = wait.map(|wait| tokio::time::Instant::now() + wait);
+    let store = desk.pipeline().parts().store.clone();
+    let mut stage = desk.stage.clone();
+    loop {
+        // Taken before the look: nothing that comes after it is missed.
+        let mut news = store
+            .watch(&Topic::ActionExecuted.into())
+            .map_err(|error| unavailable(&error))?;
+        let list = page(desk, peer, &query).await?;
+        let Some(end) = end.filter(|_| list.receipts.is_empty() && list.next.is_none()) else {
+            return Ok(list);
+        };
+        tokio::select! {
+            biased;
+            _ = stage.wait_for(|stage| *stage != Stage::Open) => return Ok(list),
+            changed = news.changed() => changed.map_err(|error| unavailable(&error))?,
+            () = tokio::time::sleep_until(end) => return Ok(list),
+        }
+        query.cursor = list.follow.map(Cursor);
+    }
+}
+
+/// One page. Reading and parsing hundreds of receipts would keep a worker from everybody else.
+async fn page(desk: &Arc<Desk>, peer: &Peer, query: &ReceiptQuery) -> Result<ReceiptList, Problem> {
+    let _turn = desk.turn().await?;
+    let (store, peer, query) = (desk.pipeline().parts().store.clone(), peer.clone(), query.clone());
+    let read = tokio::task::spawn_blocking(move || {
+        history::page(&*store, &query, |receipt| peer.may_see(receipt)).map(ReceiptList::from)
+    });
+    match read.await {
+        Ok(list) => list.map_err(|error| unavailable(&error)),
+        Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
+    }
 }

@@ -1,0 +1,98 @@
+//! Decisions that were accepted: those on the bus, found by the id of their action, and those that are only at the door.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use effectd_bus::{Store, StoreError};
+use effectd_contracts::{ActionId, DecisionData, Digest, Event, Principal, Topic, json, limits as bounds};
+
+use crate::pipeline::Incoming;
+
+/// A decision that lies on the bus.
+#[derive(Debug)]
+pub struct Published {
+    /// Its place in the topic.
+    pub offset: u64,
+    /// What it says; `None` if that cannot be read any more, because it ended long ago and its key is destroyed.
+    pub event: Option<Event<DecisionData>>,
+}
+
+/// The decision of this action on the bus. One look at the index and one read, however many others wait there.
+pub fn published(store: &dyn Store, action: &ActionId) -> Result<Option<Published>, StoreError> {
+    let event = Event::<DecisionData>::id_for(action);
+    let Some(offset) = store.published(&Topic::ActionDecision.into(), &event)? else {
+        return Ok(None);
+    };
+    let event = read_at(store, offset)?;
+    Ok(Some(Published { offset, event }))
+}
+
+/// Whether the decision at this place of the topic is this very one, from the same asker. `digest` is the request's own, not
+/// the keyed one: both are compared here and kept nowhere.
+pub(crate) fn same_decision(
+    store: &dyn Store,
+    offset: u64,
+    digest: Digest,
+    principal: &Principal,
+) -> Result<bool, StoreError> {
+    let known = read_at(store, offset)?;
+    // What cannot be read any more has ended long ago; the receipt decides then.
+    Ok(known.is_none_or(|event| event.data.request.digest() == digest && event.data.principal == *principal))
+}
+
+fn read_at(store: &dyn Store, offset: u64) -> Result<Option<Event<DecisionData>>, StoreError> {
+    let page = store.read(&Topic::ActionDecision.into(), offset, 1)?;
+    let body = page
+        .events
+        .first()
+        .filter(|event| event.offset == offset)
+        .and_then(|event| event.body.bytes());
+    // The envelope adds little to the largest request.
+    Ok(body.and_then(|body| json::parse(body, 2 * bounds::REQUEST_BYTES_MAX).ok()))
+}
+
+/// Decisions whose askers wait at the door, and which may not be on disk yet. Bounded by the places for actions on their
+/// way, one of which each of them holds or asks for.
+#[derive(Clone, Default)]
+pub(crate) struct AtDoor(Arc<Mutex<HashMap<ActionId, Vec<Arc<Incoming>>>>>);
+
+/// One of them; gone when its asker is.
+pub(crate) struct Standing {
+    door: AtDoor,
+    incoming: Arc<Incoming>,
+}
+
+impl AtDoor {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ActionId, Vec<Arc<Incoming>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn enter(&self, incoming: &Arc<Incoming>) -> Standing {
+        let id = incoming.request.action_id.clone();
+        self.lock().entry(id).or_default().push(incoming.clone());
+        Standing {
+            door: self.clone(),
+            incoming: incoming.clone(),
+        }
+    }
+
+    /// One of this id that fits.
+    pub(crate) fn find(&self, action: &ActionId, fits: impl Fn(&Principal) -> bool) -> Option<Arc<Incoming>> {
+        let all = self.lock();
+        let found = all.get(action)?.iter().find(|incoming| fits(&incoming.principal));
+        found.cloned()
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let mut all = self.door.lock();
+        let id = &self.incoming.request.action_id;
+        if let Some(same) = all.get_mut(id) {
+            same.retain(|other| !Arc::ptr_eq(other, &self.incoming));
+            if same.is_empty() {
+                all.remove(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Receipts of the past, page by page, and where to go on when new ones come.
+
+use effectd_bus::{Cursor, Order, ReceiptPage, ReceiptQuery, Store, StoreError};
+use effectd_contracts::Receipt;
+
+/// Some receipts.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Page {
+    /// The receipts; may be none although there are more.
+    pub receipts: Vec<Receipt>,
+    /// Where to go on; `None` when there are no more.
+    pub next: Option<u64>,
+    /// What to begin after, oldest first, to see what comes later.
+    pub follow: Option<u64>,
+}
+
+/// The receipts that a query asks for, without those that `sees` says no to.
+pub fn page(
+    store: &dyn Store,
+    query: &ReceiptQuery,
+    sees: impl Fn(&Receipt) -> bool,
+) -> Result<Page, StoreError> {
+    let last = ReceiptQuery {
+        order: Order::NewestFirst,
+        limit: 1,
+        ..ReceiptQuery::default()
+    };
+    // Before the page is read: what comes between the two is in the page, or comes later.
+    let newest = store.receipts(&last)?.receipts.first().map(|last| last.ordinal);
+    let ReceiptPage { receipts, cursor } = store.receipts(query)?;
+    let furthest = receipts.iter().map(|stored| stored.ordinal).max();
+    let asked = match query.order {
+        Order::OldestFirst => query.cursor.map(|Cursor(at)| at),
+        Order::NewestFirst => None,
+    };
+    let receipts = receipts
+        .iter()
+        .map(|stored| stored.parse())
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Page {
+        receipts: receipts.into_iter().filter(|receipt| sees(receipt)).collect(),
+        next: cursor.map(|Cursor(at)| at),
+        follow: newest.max(furthest).max(asked),
+    })
+}

@@ -1,0 +1,143 @@
+//! Withdraws an action that has not started.
+//!
+//! Nothing is looked for and stopped on its way: a receipt is written that says `cancelled`, and the Store takes it only if
+//! the action has neither a receipt nor a claim. So there is one moment in which it is decided whether the action runs or
+//! is withdrawn, and every copy of it that comes along later finds that receipt and gives way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::StoreError;
+use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, TraceId};
+
+use crate::action::{Action, Place, Stalled, Ticket};
+use crate::answers::Done;
+use crate::decisions::published;
+use crate::messages::Refusal;
+use crate::parts::Parts;
+use crate::pipeline::{span, store_failure};
+use crate::recorder::Recorder;
+
+/// Who wants an action withdrawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Canceller {
+    /// Who it is.
+    pub principal: Principal,
+    /// May withdraw what others asked for.
+    pub operator: bool,
+}
+
+/// What became of the wish to withdraw an action.
+#[derive(Debug, Clone)]
+pub enum Withdrawal {
+    /// It is withdrawn, and this is the receipt that says so.
+    Now(Done),
+    /// It had ended before, one way or another; this is its receipt.
+    Ended(Done),
+    /// It was begun, and nobody can say that nothing has happened: its own receipt will tell.
+    Begun,
+    /// No action of this id was accepted from whoever asks.
+    Unknown,
+}
+
+impl Canceller {
+    fn may(&self, principal: &Principal) -> bool {
+        self.operator || self.principal == *principal
+    }
+}
+
+/// Withdraws the action, if it has not started.
+pub async fn withdraw(parts: &Arc<Parts>, id: &ActionId, by: &Canceller) -> Result<Withdrawal, Failure> {
+    if let Some(ended) = ended(parts, id, by)? {
+        return Ok(ended);
+    }
+    let found = published(&*parts.store, id).map_err(|error| store_failure(&error))?;
+    let event = match found {
+        Some(published) => published.event,
+        None => at_door(parts, id, by),
+    };
+    let Some(event) = event.filter(|event| by.may(&event.data.principal)) else {
+        // It may have ended since the first look.
+        return Ok(ended(parts, id, by)?.unwrap_or(Withdrawal::Unknown));
+    };
+    let recorder = Recorder { parts: parts.clone() };
+    match recorder.withdrawn(refusal(parts, event, by)).await {
+        Ok(done) => Ok(Withdrawal::Now(done)),
+        Err(StoreError::AlreadyReceipted { .. }) => Ok(ended(parts, id, by)?.unwrap_or(Withdrawal::Unknown)),
+        Err(StoreError::StaleFence { .. }) => Ok(Withdrawal::Begun),
+        Err(error) => {
+            let message = format!("{error}; asking again is harmless");
+            Err(Failure::new(Code::StoreUnavailable, Phase::Record, message))
+        }
+    }
+}
+
+fn ended(parts: &Parts, id: &ActionId, by: &Canceller) -> Result<Option<Withdrawal>, Failure> {
+    let stored = parts
+        .store
+        .receipt_of(id)
+        .map_err(|error| store_failure(&error))?;
+    let Some(stored) = stored else { return Ok(None) };
+    let receipt = stored.parse().map_err(|error| store_failure(&error))?;
+    Ok(Some(if by.may(&receipt.principal) {
+        Withdrawal::Ended(Done {
+            receipt: Arc::new(receipt),
+            before: true,
+        })
+    } else {
+        Withdrawal::Unknown
+    }))
+}
+
+/// A decision that somebody waits for and that is not on the bus.
+fn at_door(parts: &Parts, id: &ActionId, by: &Canceller) -> Option<Event<DecisionData>> {
+    let incoming = parts.at_door.find(id, |principal| by.may(principal))?;
+    let trace = incoming.request.trace_id.clone().unwrap_or_else(TraceId::fresh);
+    let data = DecisionData {
+        request: incoming.request.clone(),
+        principal: incoming.principal.clone(),
+        origin: incoming.origin.clone(),
+        contract: None,
+        clock_skew_ms: None,
+    };
+    Some(Event::decision(data, trace, parts.clock.now()))
+}
+
+fn refusal(parts: &Parts, event: Event<DecisionData>, by: &Canceller) -> Refusal {
+    let DecisionData {
+        request,
+        principal,
+        origin,
+        ..
+    } = event.data;
+    let tool = parts.registry.get(&request.tool_id).cloned();
+    let waited = parts.clock.now().duration_since(event.time);
+    let ticket = Ticket {
+        action_id: request.action_id.clone(),
+        digest: parts.identity.keyed(&request.digest()),
+        span: span(&request, tool.as_deref()),
+        trace_id: request.trace_id.clone().unwrap_or(event.traceid),
+        principal,
+        origin,
+        accepted_at: event.time,
+        accepted: parts.clock.monotonic(),
+        waited: waited.try_into().unwrap_or(Duration::ZERO),
+        queued: None,
+        // No delivery is held: whoever holds one finds the receipt.
+        way: None,
+        place: Place::new(None, &parts.metrics.in_flight),
+        store: parts.store.clone(),
+        stalled: Stalled::default(),
+    };
+    let message = format!("withdrawn by {} before it started", by.principal);
+    let failure = Failure::new(Code::Cancelled, Phase::Accept, message);
+    Refusal {
+        outcome: failure.code.outcome(),
+        action: Action::new(ticket, Arc::new(request)).advance(|_| ()),
+        tool,
+        ruling: None,
+        failure,
+        fence: None,
+        dead_letter: false,
+    }
+}

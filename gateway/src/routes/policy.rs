@@ -1,0 +1,174 @@
+//! The policy: what is in force, whether the files are good, changes beside them, and why a request is judged as it is.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use effectd_contracts::{ActionRequest, json as strict};
+use serde::Serialize;
+
+use super::{json, receipts};
+use crate::desk::Desk;
+use crate::limits::CHANGE_BYTES_MAX;
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+use crate::server::Host;
+use crate::views::{Explanation, PolicyChange, PolicyView};
+
+/// The policy in force
+#[utoipa::path(
+    get,
+    path = "/v1/policy",
+    tag = "policy",
+    responses(
+        (status = 200, description = "What it is", body = PolicyView),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn show(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Problem> {
+    operators_only(&peer)?;
+    work(&desk, |host| Ok(host.policy())).await
+}
+
+/// Read the policy's files, with the changes beside them, and try their examples
+///
+/// Nothing is put in force.
+#[utoipa::path(
+    post,
+    path = "/v1/policy/check",
+    tag = "policy",
+    responses(
+        (status = 200, description = "They are good", body = PolicyView),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "They are not, and this is why", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn check(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Problem> {
+    operators_only(&peer)?;
+    work(&desk, |host| host.check_policy()).await
+}
+
+/// Read the policy's files anew and put them in force
+///
+/// If they are not good, what is in force stays.
+#[utoipa::path(
+    post,
+    path = "/v1/policy/reload",
+    tag = "policy",
+    responses(
+        (status = 200, description = "They are in force", body = PolicyView),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "They are not good, and this is why", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn reload(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Problem> {
+    operators_only(&peer)?;
+    work(&desk, |host| host.reload_policy()).await
+}
+
+/// Make a change beside the policy's files, and put it in force
+///
+/// The answer comes when the change is on disk and in force. A change under which the policy does not pass its own
+/// examples is refused, and everything stays as it was.
+#[utoipa::path(
+    post,
+    path = "/v1/policy/changes",
+    tag = "policy",
+    request_body(content = PolicyChange, content_type = "application/json"),
+    responses(
+        (status = 200, description = "It is in force", body = PolicyView),
+        (status = 400, description = "It is no change", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The policy refuses it, and this is why", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn change(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Response, Problem> {
+    operators_only(&peer)?;
+    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
+    let change: PolicyChange = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
+        .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?;
+    tracing::info!(principal = %peer.principal, ?change, "the policy is to be changed");
+    work(&desk, move |host| host.change_policy(change)).await
+}
+
+/// Tell how a request would be judged, gate by gate
+///
+/// Nothing is done and nothing is recorded. The request is judged as yours.
+#[utoipa::path(
+    post,
+    path = "/v1/policy/explain",
+    tag = "policy",
+    request_body(content = ref("#/components/schemas/ActionRequest"), content_type = "application/json"),
+    responses(
+        (status = 200, description = "Every gate, what it saw, and what would have to change", body = Explanation),
+        (status = 400, description = "It is no request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such tool", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn explain(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
+    let request = ActionRequest::parse(&body.bytes).map_err(|failure| Problem::failed(&failure))?;
+    work(&desk, move |host| host.explain_request(&request, &peer.principal)).await
+}
+
+/// Tell how a past decision would be judged now, from the facts that its receipt records
+#[utoipa::path(
+    get,
+    path = "/v1/receipts/{id}/explanation",
+    tag = "policy",
+    params(("id" = String, Path, description = "The receipt's id")),
+    responses(
+        (status = 200, description = "Every gate, what it saw, and what would have to change", body = Explanation),
+        (status = 404, description = "No such receipt of yours, or the policy was never asked", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn explain_receipt(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let receipt = receipts::find(&desk, &peer, id)?;
+    work(&desk, move |host| host.explain_receipt(&receipt)).await
+}
+
+fn operators_only(peer: &Peer) -> Result<(), Problem> {
+    if peer.operator {
+        return Ok(());
+    }
+    let why = "the policy is for root and the user that the daemon runs as; ask one of them";
+    Err(Problem::of(Kind::OperatorsOnly, why))
+}
+
+/// Compiling a policy takes milliseconds, and a change waits for the disk: neither on a worker that others need.
+async fn work<T: Serialize + Send + 'static>(
+    desk: &Arc<Desk>,
+    ask: impl FnOnce(&dyn Host) -> Result<T, Problem> + Send + 'static,
+) -> Result<Response, Problem> {
+    let _turn = desk.turn().await?;
+    let host = desk.host.clone();
+    match tokio::task::spawn_blocking(move || ask(&*host)).await {
+        Ok(answer) => Ok(json(StatusCode::OK, &answer?)),
+        Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
+    }
+}

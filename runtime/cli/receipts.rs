@@ -1,0 +1,228 @@
+//! `effectd receipts`: what has happened, and what happens next.
+
+use std::collections::VecDeque;
+
+use clap::Subcommand;
+use effectd_bus::Order;
+use effectd_contracts::{Receipt, ReceiptId};
+use hyper::Method;
+
+use super::backend::{Trouble, ask_or};
+use super::listing::{Source, Turn, Which};
+use super::output::{Form, Printer, line};
+use super::{Common, show, stored};
+use crate::client::{Client, ClientError};
+use crate::error::Error;
+use crate::exit::Exit;
+
+/// Look at receipts
+#[derive(Debug, clap::Args)]
+pub(super) struct ReceiptsCommand {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    List(List),
+    Show(Show),
+}
+
+/// List receipts, the last ones first
+///
+/// With --watch, the last ones are shown in the order of time, and then each new one as it is made, until you stop it; that
+/// needs a daemon.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd receipts list --limit 5\n  effectd receipts list --since 2h --status ok -o jsonl"
+)]
+struct List {
+    #[command(flatten)]
+    which: Which,
+    /// At most so many
+    #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+    limit: u64,
+    /// Go on with each new one
+    #[arg(long)]
+    watch: bool,
+    /// How they are shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+/// Show one receipt
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd receipts show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
+struct Show {
+    /// Which receipt
+    #[arg(value_name = "RECEIPT")]
+    receipt: ReceiptId,
+    /// How it is shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+/// Receipts asked for at once.
+const PAGE: u64 = 100;
+/// How long one request waits for the next receipt; then it is asked again.
+const WATCH_STEP_MS: u64 = 60_000;
+
+const COLUMNS: [(&str, usize); 6] = [
+    ("ENDED", 24),
+    ("STATUS", 11),
+    ("TOOL", 20),
+    ("SPACE", 20),
+    ("ACTION", 36),
+    ("RECEIPT", 36),
+];
+
+impl ReceiptsCommand {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        super::block_on(async {
+            match self.verb {
+                Verb::List(list) => list.main(common).await,
+                Verb::Show(show) => show.main(common).await,
+            }
+        })
+    }
+}
+
+impl List {
+    async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        ask_or(
+            common,
+            async |client| {
+                if self.watch {
+                    self.watch(client).await
+                } else {
+                    self.list(Source::Daemon(client)).await
+                }
+            },
+            async |state| {
+                if self.watch {
+                    let why =
+                        "--watch needs a daemon: without one nothing new is made; `effectd serve` starts one";
+                    return Err(Error::Request(why.to_owned()).into());
+                }
+                let (_, store) = stored::open(common, state)?;
+                self.list(Source::Direct(&*store)).await
+            },
+        )
+        .await
+    }
+
+    fn printer(&self) -> Printer {
+        Printer::new(self.output, true, &COLUMNS)
+    }
+
+    async fn list(&self, mut source: Source<'_>) -> Result<Exit, Trouble> {
+        let mut printer = self.printer();
+        let (mut after, mut left) = (None, self.limit);
+        while left > 0 {
+            let turn = Turn {
+                order: Order::NewestFirst,
+                after,
+                limit: usize::try_from(left.min(PAGE)).unwrap_or(1),
+                wait_ms: None,
+            };
+            let page = source.page(&self.which, turn).await?;
+            left = left.saturating_sub(page.receipts.len() as u64);
+            page.receipts
+                .iter()
+                .for_each(|receipt| row(&mut printer, receipt));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        printer.finish();
+        Ok(Exit::Done)
+    }
+
+    /// The last ones in the order of time, then whatever comes.
+    async fn watch(&self, client: &mut Client) -> Result<Exit, Trouble> {
+        let mut printer = self.printer();
+        let mut turn = Turn {
+            order: Order::NewestFirst,
+            after: None,
+            limit: usize::try_from(self.limit.clamp(1, PAGE)).unwrap_or(1),
+            wait_ms: None,
+        };
+        let first = Source::Daemon(client).page(&self.which, turn).await?;
+        let last: VecDeque<_> = first.receipts.iter().take(self.limit as usize).collect();
+        last.iter().rev().for_each(|receipt| row(&mut printer, receipt));
+        turn = Turn {
+            order: Order::OldestFirst,
+            after: first.follow,
+            limit: usize::try_from(PAGE).unwrap_or(1),
+            wait_ms: Some(WATCH_STEP_MS),
+        };
+        loop {
+            let page = match Source::Daemon(client).page(&self.which, turn).await {
+                // The daemon is restarted: nothing is missed by asking it again where we were.
+                Err(Trouble::Client(error @ (ClientError::NoDaemon(_) | ClientError::Broken(_)))) => {
+                    super::complain(&format!("{error}; waiting for it to come back"));
+                    until_back(client).await;
+                    continue;
+                }
+                page => page?,
+            };
+            page.receipts
+                .iter()
+                .for_each(|receipt| row(&mut printer, receipt));
+            turn.after = page.next.or(page.follow).or(turn.after);
+        }
+    }
+}
+
+/// The pause before a daemon that is away is asked again.
+const BACK_LOOK: std::time::Duration = std::time::Duration::from_millis(200);
+
+async fn until_back(client: &mut Client) {
+    while client.is_there().await.is_err() {
+        tokio::time::sleep(BACK_LOOK).await;
+    }
+}
+
+fn row(printer: &mut Printer, receipt: &Receipt) {
+    // A receipt is plain data with text keys, for which serde_json has no failure.
+    let value = serde_json::to_value(receipt).unwrap_or_default();
+    let ended = format!("{:.3}", receipt.timing.ended_at);
+    let cells = [
+        ended.as_str(),
+        receipt.status.as_str(),
+        receipt.tool_id.as_str(),
+        receipt.space_id.as_str(),
+        receipt.action_id.as_str(),
+        receipt.receipt_id.as_str(),
+    ];
+    printer.row(&value, &cells);
+}
+
+impl Show {
+    async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let receipt = ask_or(
+            common,
+            async |client| {
+                let path = format!("/v1/receipts/{}", self.receipt);
+                let answer = client.call::<Receipt>(Method::GET, &path, Vec::new()).await?;
+                answer.map_err(Trouble::Refused)
+            },
+            async |state| {
+                let (_, store) = stored::open(common, state)?;
+                let found = store.receipt(&self.receipt).map_err(Error::from)?;
+                let none = || Error::Request(format!("there is no receipt {}", self.receipt));
+                Ok(found.ok_or_else(none)?.parse().map_err(Error::from)?)
+            },
+        )
+        .await?;
+        if self.output == Form::Table {
+            line(show::receipt(&receipt, false).trim_end());
+        } else {
+            let mut printer = Printer::new(self.output, false, &COLUMNS);
+            row(&mut printer, &receipt);
+            printer.finish();
+        }
+        Ok(Exit::Done)
+    }
+}

@@ -1,0 +1,62 @@
+//! The runtime as it stands behind the door.
+
+use effectd_actors::Pipeline;
+use effectd_contracts::{ActionRequest, Principal, Receipt};
+use effectd_gateway::Host;
+use effectd_gateway::problem::Problem;
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
+
+use crate::judge;
+use crate::policy_store;
+use crate::runtime::Runtime;
+
+impl Host for Runtime {
+    fn pipeline(&self) -> &Pipeline {
+        Runtime::pipeline(self)
+    }
+
+    fn metrics(&self) -> &prometheus::Registry {
+        Runtime::metrics(self)
+    }
+
+    fn policy(&self) -> PolicyView {
+        judge::view(&self.pipeline().parts().policy(), true)
+    }
+
+    fn check_policy(&self) -> Result<PolicyView, Problem> {
+        let policy =
+            policy_store::load(self.state(), &**self.store()).map_err(|error| judge::problem(&error))?;
+        let in_force = policy.digest() == self.pipeline().parts().policy().digest();
+        Ok(judge::view(&policy, in_force))
+    }
+
+    fn reload_policy(&self) -> Result<PolicyView, Problem> {
+        Runtime::reload_policy(self).map_err(|error| judge::problem(&error))?;
+        Ok(Host::policy(self))
+    }
+
+    fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
+        Runtime::change_policy(self, judge::change(change)).map_err(|error| judge::problem(&error))?;
+        Ok(Host::policy(self))
+    }
+
+    fn explain_request(
+        &self,
+        request: &ActionRequest,
+        principal: &Principal,
+    ) -> Result<Explanation, Problem> {
+        let parts = self.pipeline().parts();
+        judge::request(
+            request,
+            &parts.registry,
+            &parts.policy(),
+            principal,
+            parts.clock.now(),
+        )
+        .map_err(|failure| Problem::failed(&failure))
+    }
+
+    fn explain_receipt(&self, receipt: &Receipt) -> Result<Explanation, Problem> {
+        judge::receipt(receipt, &self.pipeline().parts().policy())
+    }
+}

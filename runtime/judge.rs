@@ -1,0 +1,114 @@
+//! What people ask about the policy: what it is, whether its files are good, why it judges as it does. The daemon answers
+//! with this at its door, and the commands where no daemon runs.
+
+use effectd_actors::Registry;
+use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Receipt, Timestamp};
+use effectd_gateway::problem::{Kind, Problem};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
+use effectd_policy::explain::explain;
+use effectd_policy::{Change, Facts, Policy, inspect};
+
+use crate::error::Error;
+
+/// The policy, for people.
+pub fn view(policy: &Policy, in_force: bool) -> PolicyView {
+    PolicyView {
+        digest: policy.digest().to_string(),
+        in_force,
+        summary: policy.summary(),
+        warnings: policy.warnings(),
+    }
+}
+
+/// A change as the policy takes it.
+pub fn change(change: PolicyChange) -> Change {
+    match change {
+        PolicyChange::GrantConsent {
+            subject,
+            space,
+            purpose,
+        } => Change::GrantConsent {
+            subject,
+            space,
+            purpose,
+        },
+        PolicyChange::RevokeConsent {
+            subject,
+            space,
+            purpose,
+        } => Change::RevokeConsent {
+            subject,
+            space,
+            purpose,
+        },
+        PolicyChange::SetOrgMode { org, tool, mode } => Change::SetOrgMode { org, tool, mode },
+    }
+}
+
+/// How a request would be judged.
+pub fn request(
+    request: &ActionRequest,
+    registry: &Registry,
+    policy: &Policy,
+    principal: &Principal,
+    now: Timestamp,
+) -> Result<Explanation, Failure> {
+    let entry = registry.get(&request.tool_id).ok_or_else(|| {
+        let message = format!("there is no tool {}", request.tool_id);
+        Failure::new(Code::UnknownTool, Phase::Validate, message)
+    })?;
+    let inspection = inspect(&request.params, entry.spec(), policy);
+    let facts = Facts::of(request, entry.spec(), principal, now, &inspection);
+    Ok(explained(&facts, policy, false))
+}
+
+/// How the facts of a receipt are judged now.
+#[expect(
+    clippy::result_large_err,
+    reason = "a problem is made once for a refused request, and is its answer"
+)]
+pub fn receipt(receipt: &Receipt, policy: &Policy) -> Result<Explanation, Problem> {
+    let id = &receipt.receipt_id;
+    let record = receipt.decision.as_ref().ok_or_else(|| {
+        let why = format!("{id} ended before the policy was asked");
+        Problem::of(Kind::NotExplainable, why)
+    })?;
+    let facts = Facts::from_record(record).map_err(|error| {
+        let why = format!("the facts of {id} cannot be read: {error}");
+        Problem::of(Kind::NotExplainable, why)
+    })?;
+    let changed = record.policy_digest != policy.digest();
+    Ok(explained(&facts, policy, changed))
+}
+
+fn explained(facts: &Facts, policy: &Policy, policy_changed: bool) -> Explanation {
+    let explained = explain(facts, policy);
+    Explanation {
+        verdict: explained.decision.record(facts).verdict,
+        text: explained.to_string(),
+        policy_digest: policy.digest().to_string(),
+        policy_changed,
+    }
+}
+
+/// An error of the runtime, as whoever asked at the door is told.
+pub fn problem(error: &Error) -> Problem {
+    match error {
+        Error::Policy(_) | Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, error.to_string()),
+        Error::Store(_) => Problem::failed(&Failure::new(
+            Code::StoreUnavailable,
+            Phase::Accept,
+            error.to_string(),
+        )),
+        Error::State { .. }
+        | Error::Key { .. }
+        | Error::Sandbox(_)
+        | Error::Registry(_)
+        | Error::Pipeline(_)
+        | Error::Door(_)
+        | Error::Request(_)
+        | Error::NoState(_)
+        | Error::Broken(_)
+        | Error::Internal(_) => Problem::of(Kind::Internal, error.to_string()),
+    }
+}

@@ -1,0 +1,116 @@
+//! Receipts of the past are listed, and those to come are followed.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::mpsc;
+
+use serde_json::Value;
+
+use crate::harness::{LONG, Place, Serving, from_stranger, write_note};
+
+fn actions(list: &Value) -> Vec<&str> {
+    let all = list.as_array().unwrap().iter();
+    all.map(|receipt| receipt["action_id"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn receipts_are_listed_by_time_number_and_kind() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    for number in 0..5 {
+        let name = format!("l-{number}");
+        daemon
+            .post("/v1/actions?wait", &write_note(&name, &name, "l"))
+            .json(200);
+    }
+    daemon.post("/v1/actions?wait", &from_stranger("l-x"));
+    let list = |more: &[&str]| {
+        let ran = place.effectd(&[&["receipts", "list", "-o", "json"], more].concat(), None);
+        ran.json(0)
+    };
+    assert_eq!(actions(&list(&[])), ["l-x", "l-4", "l-3", "l-2", "l-1", "l-0"]);
+    assert_eq!(actions(&list(&["--limit", "2"])), ["l-x", "l-4"]);
+    assert_eq!(
+        actions(&list(&["--limit", "2", "--status", "ok"])),
+        ["l-4", "l-3"]
+    );
+    assert_eq!(actions(&list(&["--since", "2999-01-01T00:00:00Z"])), [""; 0]);
+    assert_eq!(actions(&list(&["--since", "1h", "--limit", "1"])), ["l-x"]);
+    let one = list(&["--limit", "1"])[0].clone();
+    let id = one["receipt_id"].as_str().unwrap();
+    assert_eq!(
+        place
+            .effectd(&["receipts", "show", id, "-o", "json"], None)
+            .json(0),
+        one
+    );
+    // The door itself, page by page.
+    let first = daemon.get("/v1/receipts?limit=4").json(200);
+    assert_eq!(actions(&first["receipts"]), ["l-0", "l-1", "l-2", "l-3"]);
+    let rest = daemon
+        .get(&format!("/v1/receipts?limit=4&after={}", first["next"]))
+        .json(200);
+    assert_eq!(actions(&rest["receipts"]), ["l-4", "l-x"]);
+    assert_eq!((&rest["next"], &rest["follow"]), (&Value::Null, &5.into()));
+    for wrong in [
+        "since=yesterday",
+        "status=good",
+        "order=newest&wait_ms=5",
+        "colour=red",
+    ] {
+        daemon
+            .get(&format!("/v1/receipts?{wrong}"))
+            .problem(400, "query_invalid");
+    }
+    assert_eq!(daemon.stop(), 0);
+    // Without a daemon, from the store itself.
+    assert_eq!(actions(&list(&["--limit", "2"])), ["l-x", "l-4"]);
+    let table = place.effectd(&["receipts", "list", "--limit", "1"], None);
+    assert!(table.stdout().starts_with("ENDED"), "{}", table.stdout());
+    let watch = place.effectd(&["receipts", "list", "--watch"], None);
+    assert_eq!(watch.code(), 2, "{}", watch.stderr());
+    assert!(
+        watch.stderr().contains("--watch needs a daemon"),
+        "{}",
+        watch.stderr()
+    );
+}
+
+#[test]
+fn whoever_watches_sees_each_receipt_once_also_over_a_restart() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let done = |daemon: &crate::harness::Daemon, name: &str| {
+        daemon
+            .post("/v1/actions?wait", &write_note(name, name, "w"))
+            .json(200);
+    };
+    done(&daemon, "w-0");
+    done(&daemon, "w-1");
+    let mut watcher = place
+        .command(&["receipts", "list", "--watch", "--limit", "1", "-o", "jsonl"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(watcher.stdout.take().unwrap());
+    let (send, seen) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            let receipt: Value = serde_json::from_str(&line).unwrap();
+            let _ = send.send(receipt["action_id"].as_str().unwrap().to_owned());
+        }
+    });
+    let next = || seen.recv_timeout(LONG).expect("the watcher goes on");
+    assert_eq!(next(), "w-1");
+    done(&daemon, "w-2");
+    assert_eq!(next(), "w-2");
+    daemon.kill();
+    let daemon = place.serve(&[]);
+    done(&daemon, "w-3");
+    done(&daemon, "w-4");
+    assert_eq!((next(), next()), ("w-3".to_owned(), "w-4".to_owned()));
+    watcher.kill().unwrap();
+    watcher.wait().unwrap();
+    assert_eq!(daemon.stop(), 0);
+}

@@ -1,0 +1,171 @@
+//! What all tests of the whole program share: a place of one's own, the program to run in it, and what that left behind.
+#![allow(dead_code, reason = "each of the test programs uses some of it")]
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Longer than anything takes on a loaded machine; reaching it is a failure.
+pub const LONG: Duration = Duration::from_secs(60);
+/// An ordinary user that owns nothing on this machine.
+pub const NOBODY: u32 = 65_534;
+
+/// Who runs the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever runs the tests.
+    Myself,
+    /// An ordinary user. Only root can become one.
+    Nobody,
+}
+
+/// Says that a test, or a part of it, was not run. Not by a macro, whose output the test runner would keep to itself.
+pub fn not_run(name: &str) {
+    let line = format!("NOT RUN (needs root): {name}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+/// A folder that is gone after the test.
+pub struct Place {
+    folder: tempfile::TempDir,
+    who: Who,
+}
+
+impl Place {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::of(Who::Myself)
+    }
+
+    /// With a state directory that has the demo policy, as `effectd init` makes it.
+    pub fn seeded() -> Self {
+        let place = Self::new();
+        assert_eq!(place.effectd(&["init"], None).code(), 0);
+        place
+    }
+
+    pub fn of(who: Who) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        if who == Who::Nobody {
+            std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder, who }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.path(".effectd")
+    }
+
+    pub fn note(&self, name: &str) -> PathBuf {
+        self.path("workspace").join(name)
+    }
+
+    /// The program, to be run here.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if self.who == Who::Nobody {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+
+    /// Runs the program here, and waits for its end.
+    pub fn effectd(&self, arguments: &[&str], stdin: Option<&str>) -> Ran {
+        self.effectd_on(arguments, stdin, |_| ())
+    }
+
+    /// The same, on a host that lacks something.
+    pub fn effectd_on(
+        &self,
+        arguments: &[&str],
+        stdin: Option<&str>,
+        host: impl FnOnce(&mut Command),
+    ) -> Ran {
+        let mut command = self.command(arguments);
+        host(&mut command);
+        let mut child = command.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        // A program that refuses its arguments does not read its input.
+        let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
+        drop(input);
+        Ran(child.wait_with_output().unwrap())
+    }
+}
+
+pub fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_effectd")
+}
+
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What a run of the program left behind.
+pub struct Ran(pub Output);
+
+impl Ran {
+    pub fn code(&self) -> i32 {
+        self.0.status.code().unwrap_or(-1)
+    }
+
+    pub fn stdout(&self) -> String {
+        String::from_utf8(self.0.stdout.clone()).unwrap()
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8(self.0.stderr.clone()).unwrap()
+    }
+
+    /// What is on standard output, after checking the exit code.
+    #[track_caller]
+    pub fn json(&self, code: i32) -> Value {
+        assert_eq!(
+            self.code(),
+            code,
+            "stdout: {}\nstderr: {}",
+            self.stdout(),
+            self.stderr()
+        );
+        serde_json::from_str(&self.stdout()).unwrap()
+    }
+}
+
+/// A request that the demo policy permits: to write a text to a path in the space.
+pub fn request(action: &str, path: &str, text: &str) -> Value {
+    json!({
+        "action_id": action,
+        "subject_id": "agent://planner@deviceA",
+        "space_id": "shared:household",
+        "tool_id": "files.write_text",
+        "params": { "path": path, "text": text, "space_id": "shared:household" },
+        "policy_ctx": { "actor": "alice", "device": "phone1" },
+    })
+}
+
+/// Waits for something that has no handle to wait on.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < LONG, "{what} did not come about");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
