@@ -15,6 +15,14 @@ const SIGNING: &str = "receipt-signing.key";
 /// Makes digests of sensitive values.
 const DIGEST: &str = "receipt-digest.key";
 
+/// Wraps the keys of blobs.
+const BLOBS: &str = "blobs.key";
+
+/// What blobs are kept under.
+pub(crate) fn blobs(directory: &Path) -> Result<Zeroizing<[u8; 32]>, Error> {
+    key(&directory.join(BLOBS))
+}
+
 /// The device's identity from its key directory.
 pub(crate) fn identity(directory: &Path) -> Result<Identity, Error> {
     let signing = key(&directory.join(SIGNING))?;

@@ -10,7 +10,8 @@ use effectd_actors::withdraw::withdraw;
 use effectd_actors::{
     Answer, Canceller, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry, Withdrawal,
 };
-use effectd_bus::{Store, embedded};
+use effectd_bus::limits::BLOB_QUOTA_BYTES;
+use effectd_bus::{Blobs, Store, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, Origin, Principal};
 use effectd_policy::{Change, Overlay};
 use effectd_sandbox::Sandbox;
@@ -23,6 +24,7 @@ use crate::reload;
 use crate::spaces;
 use crate::state::State;
 use crate::tools;
+use crate::witness::Eyes;
 
 /// How often is looked whether it has.
 const STOP_LOOK: Duration = Duration::from_millis(2);
@@ -234,6 +236,8 @@ fn assemble(config: Config) -> Result<Assembled, Error> {
         metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
         lease_ttl: config.lease_ttl,
         settings: config.pipeline,
+        witness: Arc::new(Eyes),
+        blobs: Arc::new(blobs(&state)?),
         policy: Arc::new(policy_store::load(&state, &*store)?),
     });
     drop(space_parts.set(Arc::downgrade(&parts)));
@@ -253,6 +257,11 @@ fn open_store(
     let registered = store.register_metrics(metrics);
     registered.map_err(|error| Error::Internal(error.to_string()))?;
     Ok(store)
+}
+
+fn blobs(state: &State) -> Result<Blobs, Error> {
+    let key = keys::blobs(&state.keys_dir())?;
+    Ok(Blobs::new(state.path().join("blobs"), &key, BLOB_QUOTA_BYTES))
 }
 
 /// Every tool that effectd brings, with its parameter rules.

@@ -5,10 +5,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use effectd_actors::{Registry, RegistryError};
+use effectd_actors::{Definition, Registry, RegistryError, Source};
 use effectd_adapters::limits::CALL_BYTES_MAX;
-use effectd_adapters::{Tool, Workspace};
-use effectd_contracts::{CallMode, ToolCall, ToolReply, json};
+use effectd_adapters::{Tool, Workspace, answer};
+use effectd_contracts::{ToolCall, ToolId, json};
 use effectd_sandbox::ChildCtx;
 
 /// Tools of an embedding program.
@@ -29,12 +29,13 @@ pub(crate) fn own() -> Tools {
 }
 
 fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
-    let workspace = Workspace::new(context.workspace(), context.tmp());
+    let root = context.workspace_path().to_str().unwrap_or(".");
+    let workspace = Workspace::new(context.workspace(), context.tmp()).named(root);
     let own = own();
     if !own.is_empty()
         && let Ok(call) = json::parse::<ToolCall>(request, CALL_BYTES_MAX)
         && !is_built_in(&call)
-        && let Some(tool) = own.iter().find(|tool| tool.spec().tool_id == call.tool_id)
+        && let Some(tool) = own.iter().find(|tool| tool.id() == call.tool_id.as_str())
     {
         // A reply is plain data with text keys, for which serde_json has no failure.
         return serde_json::to_vec(&answer(*tool, &workspace, &call)).unwrap_or_default();
@@ -45,24 +46,34 @@ fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
 fn is_built_in(call: &ToolCall) -> bool {
     effectd_adapters::all()
         .iter()
-        .any(|tool| tool.spec().tool_id == call.tool_id)
-}
-
-fn answer(tool: &dyn Tool, workspace: &Workspace<'_>, call: &ToolCall) -> ToolReply {
-    let reply = match call.mode {
-        CallMode::Run => tool.run(workspace, call).map(ToolReply::Done),
-        CallMode::DryRun => tool.dry_run(workspace, call).map(ToolReply::Done),
-        CallMode::Probe => tool.probe(workspace, call).map(ToolReply::Probed),
-    };
-    reply.unwrap_or_else(ToolReply::Failed)
+        .any(|tool| tool.id() == call.tool_id.as_str())
 }
 
 /// Every tool that effectd brings and every one of the program's own, with their parameter rules. An id that is taken is
 /// refused, so that nobody can put another tool in the place of a built-in one.
 pub fn registry(own: Tools) -> Result<Registry, RegistryError> {
-    let mut registry = Registry::default();
-    for tool in effectd_adapters::all().iter().chain(own) {
-        registry.register(tool.spec(), Arc::new(|params| tool.check(params)))?;
+    let built_in = effectd_adapters::all().iter().map(|tool| (Source::Core, *tool));
+    let own = own.iter().map(|tool| (Source::Provider, *tool));
+    let definitions = built_in.chain(own).map(|(source, tool)| definition(source, tool));
+    let (registry, mut refused) = Registry::assemble(definitions.collect());
+    match refused.pop() {
+        Some(error) => Err(error),
+        None => Ok(registry),
     }
-    Ok(registry)
+}
+
+/// All that the pipeline may know of a tool.
+fn definition(source: Source, tool: &'static dyn Tool) -> Definition {
+    let spec = tool.spec();
+    let example = tool.example();
+    let example = example.as_object().cloned().unwrap_or_default();
+    let aliases = tool.aliases().iter().filter_map(|alias| ToolId::new(*alias).ok());
+    let says_what_it_touches = tool.touches(&example).is_some();
+    let mut definition = Definition::new(source, spec, Arc::new(|params| tool.check(params)));
+    definition.aliases = aliases.collect();
+    definition.example = example;
+    if says_what_it_touches {
+        definition.touches = Some(Arc::new(|params| tool.touches(params).unwrap_or_default()));
+    }
+    definition
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use effectd_bus::Store;
 use effectd_contracts::{ActionId, Failure, Receipt};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 /// What an asker gets.
@@ -24,6 +25,8 @@ pub struct Done {
     pub receipt: Arc<Receipt>,
     /// It existed before this request: nothing was done now.
     pub before: bool,
+    /// What the tool answered, in full, for whoever waited while it ran. It is told once and kept nowhere.
+    pub result: Option<Arc<Value>>,
 }
 
 type Waker = Box<dyn FnOnce() + Send>;
@@ -102,6 +105,7 @@ impl Answers {
             let done = Done {
                 receipt: Arc::new(receipt),
                 before: true,
+                result: None,
             };
             self.tell(&action, &Answer::Done(done));
         }

@@ -1,11 +1,14 @@
 //! One run of a tool in a fresh sandbox, and what its ending means.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use effectd_contracts::{
     Attempt, CallMode, Code, Denial, DenialSource, Failure, Isolation, Millis, Phase, ProbeVerdict, ToolCall,
-    ToolOutput, ToolReply, json, limits,
+    ToolOutput, ToolReply, Touch, json, limits,
 };
+use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 use effectd_sandbox::{Answer, Call, Ending, Limits, Narrowing, SandboxError};
 use tokio::sync::oneshot;
 
@@ -13,6 +16,7 @@ use crate::action::{Action, Claimed};
 use crate::executor::Used;
 use crate::failpoint::hit;
 use crate::parts::Parts;
+use crate::preimage::Prepared;
 use crate::registry::Entry;
 
 /// One run.
@@ -41,12 +45,13 @@ pub(crate) enum Attempted {
 pub(crate) async fn attempt(
     parts: &Parts,
     action: &Action<Claimed>,
+    prepared: &Prepared,
     mode: CallMode,
     left: Duration,
 ) -> Tried {
     let started_at = parts.clock.now();
     let begun = parts.clock.monotonic();
-    let outcome = match call_of(parts, action, mode, left) {
+    let outcome = match call_of(parts, action, prepared, mode, left) {
         Ok(call) => run(parts, action, call).await,
         Err(failure) => Err(Some(failure)),
     };
@@ -80,7 +85,13 @@ pub(crate) async fn attempt(
     tried
 }
 
-fn call_of(parts: &Parts, action: &Action<Claimed>, mode: CallMode, left: Duration) -> Result<Call, Failure> {
+fn call_of(
+    parts: &Parts,
+    action: &Action<Claimed>,
+    prepared: &Prepared,
+    mode: CallMode,
+    left: Duration,
+) -> Result<Call, Failure> {
     if left.is_zero() {
         return Err(Failure::new(
             Code::TimedOut,
@@ -98,11 +109,13 @@ fn call_of(parts: &Parts, action: &Action<Claimed>, mode: CallMode, left: Durati
         params: gated.params().as_ref().clone(),
         timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
         trace_id: action.ticket.trace_id.clone(),
+        before: prepared.before.clone(),
+        restore: prepared.restore.clone(),
     };
     let request = serde_json::to_vec(&call)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
     let narrowing = match mode {
-        CallMode::Run => Narrowing::default(),
+        CallMode::Run => narrowed(prepared),
         CallMode::DryRun | CallMode::Probe => Narrowing::read_only(),
     };
     Ok(Call {
@@ -116,6 +129,27 @@ fn call_of(parts: &Parts, action: &Action<Claimed>, mode: CallMode, left: Durati
         trace_id: action.ticket.trace_id.clone(),
         narrowing,
     })
+}
+
+/// A tool that says what it may change can change nothing else: the folders of those paths, or where they are to be made.
+fn narrowed(prepared: &Prepared) -> Narrowing {
+    if prepared.touched.is_empty() {
+        return Narrowing::default();
+    }
+    let beneath = |touch: &Touch| {
+        let path = PathBuf::from(touch.path.strip_prefix("workspace/")?);
+        Some(path.parent().map(Path::to_owned).unwrap_or_default())
+    };
+    let folders: BTreeSet<_> = prepared.touched.iter().filter_map(beneath).collect();
+    let writable = if folders.len() > NARROWING_PATHS_MAX {
+        vec![PathBuf::new()]
+    } else {
+        folders.into_iter().collect()
+    };
+    Narrowing {
+        writable: Some(writable),
+        ..Narrowing::default()
+    }
 }
 
 /// Has the call made. The error is why it was not; none means that the runtime stops.
@@ -212,7 +246,16 @@ fn read_reply(bytes: &[u8], entry: &Entry, mode: CallMode) -> Result<Reply, (Fai
 
 /// A tool's failure with a code that a tool may use. It must not pretend that the policy or the kernel said something.
 fn own_words(failure: Failure) -> Failure {
-    const ALLOWED: [Code; 6] = [
+    const ALLOWED: [Code; 15] = [
+        Code::PermissionDenied,
+        Code::FileNotFound,
+        Code::FileExists,
+        Code::NotAFile,
+        Code::NotAFolder,
+        Code::NotText,
+        Code::StateChanged,
+        Code::DiskFull,
+        Code::UndoGone,
         Code::ToolFailed,
         Code::ToolBusy,
         Code::ParamsInvalid,

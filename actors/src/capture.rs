@@ -36,10 +36,11 @@ struct Account<'a> {
     isolation: Option<Isolation>,
     effects: Effects,
     allowed: Millis,
+    artifacts: Vec<String>,
 }
 
 /// The receipt of an action that ran.
-pub(crate) fn ran(parts: &Parts, action: &Action<Finished>) -> Captured {
+pub(crate) fn ran(parts: &Parts, action: &Action<Finished>, artifacts: Vec<String>) -> Captured {
     let claimed = action.state.claimed();
     let (gated, ended) = (claimed.gated(), action.state.ended());
     let account = Account {
@@ -56,12 +57,17 @@ pub(crate) fn ran(parts: &Parts, action: &Action<Finished>) -> Captured {
         isolation: ended.isolation.clone(),
         effects: ended.effects.clone(),
         allowed: Millis::from(action.state.timeout()),
+        artifacts,
     };
     let receipt = receipt(parts, account);
-    let changed = receipt.effects != Effects::None && gated.dry_run().is_none();
+    let changed = match &receipt.effects {
+        Effects::None => false,
+        Effects::Observed(observed) => !observed.changes.is_empty(),
+        Effects::Unobserved | Effects::Possible => gated.dry_run().is_none(),
+    };
     let retire: Vec<_> = claimed
         .terms()
-        .resource
+        .resources
         .iter()
         .filter(|_| changed)
         .cloned()
@@ -104,6 +110,7 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
         isolation: None,
         effects,
         allowed: Millis::ZERO,
+        artifacts: Vec::new(),
     };
     let receipt = receipt(parts, account);
     let letter = refusal.dead_letter.then(|| letter(&action.request, &receipt, 0));
@@ -142,7 +149,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
     let mut receipt = Receipt {
         receipt_id: ReceiptId::fresh(),
         action_id: ticket.action_id.clone(),
-        tool_id: request.tool_id.clone(),
+        tool_id: spec.map_or(&request.tool_id, |spec| &spec.tool_id).clone(),
         space_id: request.space_id.clone(),
         subject_id: request.subject_id.clone(),
         status: outcome.project().receipt.unwrap_or(Status::Error),
@@ -150,7 +157,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         inputs: shown(parts, account.params, |name| {
             spec.is_some_and(|spec| spec.is_public_param(name))
         }),
-        outputs: outputs(parts, account.result.ok(), spec, outcome),
+        outputs: outputs(parts, account.result.ok(), spec, outcome, &account.artifacts),
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
         cost: cost(parts, &used, account.attempts.is_empty()),
         timing,
@@ -219,6 +226,7 @@ fn outputs(
     output: Option<&ToolOutput>,
     spec: Option<&ToolSpec>,
     outcome: Outcome,
+    artifacts: &[String],
 ) -> Map<String, Value> {
     let Some(output) = output else { return Map::new() };
     let public = |name: &str| name == "settled_by" || spec.is_some_and(|spec| spec.is_public_result(name));
@@ -230,7 +238,7 @@ fn outputs(
     if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
         shown.insert("dry_run".to_owned(), json!(true));
     } else {
-        shown.entry("artifact_ids").or_insert_with(|| json!([]));
+        shown.insert("artifact_ids".to_owned(), json!(artifacts));
     }
     shown
 }

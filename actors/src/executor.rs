@@ -22,6 +22,7 @@ use crate::idempotency::Earlier;
 use crate::intent::Intent;
 use crate::messages::{Execute, Record};
 use crate::parts::Parts;
+use crate::preimage::{self, Prepared};
 use crate::retry::Budget;
 use crate::stage::{PanicWatch, bounded, pass};
 
@@ -237,9 +238,22 @@ impl Executor {
         };
         if let Earlier::Interrupted(intent) = action.state.earlier() {
             course.touched = !intent.as_ref().is_some_and(|intent| intent.dry_run);
-            match self.settle_interrupted(action, intent.as_ref(), deadline).await {
+        }
+        let prepared = match preimage::prepare(&self.parts, action).await {
+            Ok(prepared) => prepared,
+            Err(_) if course.touched => {
+                return Some(course.fail(unknown("what it has changed cannot be looked at")));
+            }
+            Err(failure) => return Some(course.fail(failure)),
+        };
+        hit("executor.after_prepare", &action.ticket.action_id).await;
+        if let Earlier::Interrupted(intent) = action.state.earlier() {
+            match self
+                .settle_interrupted(action, &prepared, intent.as_ref(), deadline)
+                .await
+            {
                 Next::RunAgain => {}
-                Next::WasDone => return Some(course.end(Ok(found_done()), Outcome::Executed, false)),
+                Next::WasDone => return Some(self.was_done(course, action, &prepared).await),
                 Next::Unknown(why) => return Some(course.fail(unknown(why))),
                 Next::Stands => {}
                 Next::Abandon => return None,
@@ -248,11 +262,13 @@ impl Executor {
         let mut budget = Budget::new(action.request.qos.retries(), &self.parts.settings);
         loop {
             let left = deadline.since(self.parts.clock.monotonic());
-            let attempted = course.note(attempt(&self.parts, action, mode, left).await);
+            let attempted = course.note(attempt(&self.parts, action, &prepared, mode, left).await);
             let (failure, ambiguous) = match attempted {
                 Attempted::Done(output) => {
-                    let outcome = dry_run.map_or(Outcome::Executed, |dry_run| dry_run.outcome());
-                    return Some(course.end(Ok(output), outcome, false));
+                    let Some(dry_run) = dry_run else {
+                        return Some(self.done(course, output, action, &prepared).await);
+                    };
+                    return Some(course.end(Ok(output), dry_run.outcome(), false));
                 }
                 Attempted::Failed(failure) => (failure, false),
                 Attempted::Unclear(failure) => (failure, dry_run.is_none()),
@@ -260,13 +276,13 @@ impl Executor {
             };
             course.touched |= ambiguous;
             let pause = match self
-                .may_retry(action, &failure, ambiguous, spec.repeat, deadline)
+                .may_retry(action, &prepared, &failure, ambiguous, deadline)
                 .await
             {
                 Next::RunAgain => {
                     budget.next_pause(last_took(&course), deadline.since(self.parts.clock.monotonic()))
                 }
-                Next::WasDone => return Some(course.end(Ok(found_done()), Outcome::Executed, false)),
+                Next::WasDone => return Some(self.was_done(course, action, &prepared).await),
                 Next::Stands => None,
                 Next::Unknown(why) => return Some(course.fail(unknown(why))),
                 Next::Abandon => return None,
@@ -286,11 +302,32 @@ impl Executor {
         }
     }
 
+    /// It was done just now: what has changed is looked at.
+    async fn done(
+        &self,
+        course: Course,
+        output: ToolOutput,
+        action: &Action<Claimed>,
+        prepared: &Prepared,
+    ) -> Ended {
+        let effects = preimage::observe(&self.parts, action, prepared).await;
+        Ended {
+            effects,
+            ..course.end(Ok(output), Outcome::Executed, false)
+        }
+    }
+
+    /// It was found to be done.
+    async fn was_done(&self, course: Course, action: &Action<Claimed>, prepared: &Prepared) -> Ended {
+        self.done(course, found_done(), action, prepared).await
+    }
+
     /// What an intent that was found calls for. It is settled by the declaration under which it was begun. If the tool has
     /// changed since, and declares something else now, neither promise covers what would run: a person must look.
     async fn settle_interrupted(
         &self,
         action: &Action<Claimed>,
+        prepared: &Prepared,
         intent: Option<&Intent>,
         deadline: Monotonic,
     ) -> Next {
@@ -305,7 +342,10 @@ impl Executor {
         if intent.tool_version != spec.version && intent.repeat != spec.repeat {
             return Next::Unknown("the tool was replaced by one that must be treated otherwise");
         }
-        match (self.settle(action, intent.repeat, deadline).await, intent.repeat) {
+        match (
+            self.settle(action, prepared, intent.repeat, deadline).await,
+            intent.repeat,
+        ) {
             // Trying it out now would say that nothing changed, which is not known.
             (Next::RunAgain, Repeat::Safe | Repeat::Never) if gated.dry_run().is_some() => {
                 Next::Unknown("it was begun before effects were paused")
@@ -318,11 +358,12 @@ impl Executor {
     async fn may_retry(
         &self,
         action: &Action<Claimed>,
+        prepared: &Prepared,
         failure: &Failure,
         ambiguous: bool,
-        repeat: Repeat,
         deadline: Monotonic,
     ) -> Next {
+        let repeat = action.state.gated().entry().spec().repeat;
         let wanted = if failure.retryable {
             Next::RunAgain
         } else {
@@ -334,15 +375,23 @@ impl Executor {
         }
         match (ambiguous, repeat) {
             (false, _) | (true, Repeat::Safe) => wanted,
-            (true, Repeat::Probe | Repeat::Never) => match self.settle(action, repeat, deadline).await {
-                Next::RunAgain => wanted,
-                other @ (Next::WasDone | Next::Unknown(_) | Next::Stands | Next::Abandon) => other,
-            },
+            (true, Repeat::Probe | Repeat::Never) => {
+                match self.settle(action, prepared, repeat, deadline).await {
+                    Next::RunAgain => wanted,
+                    other @ (Next::WasDone | Next::Unknown(_) | Next::Stands | Next::Abandon) => other,
+                }
+            }
         }
     }
 
     /// What an effect that may have happened calls for, by the tool's own declaration.
-    async fn settle(&self, action: &Action<Claimed>, repeat: Repeat, deadline: Monotonic) -> Next {
+    async fn settle(
+        &self,
+        action: &Action<Claimed>,
+        prepared: &Prepared,
+        repeat: Repeat,
+        deadline: Monotonic,
+    ) -> Next {
         match repeat {
             Repeat::Safe => Next::RunAgain,
             Repeat::Never => {
@@ -354,7 +403,7 @@ impl Executor {
                 let left = deadline
                     .since(self.parts.clock.monotonic())
                     .max(self.parts.settings.probe_time_min);
-                let tried = attempt(&self.parts, action, CallMode::Probe, left).await;
+                let tried = attempt(&self.parts, action, prepared, CallMode::Probe, left).await;
                 match (tried.probed, tried.came_to) {
                     (Some(ProbeVerdict::Done), _) => Next::WasDone,
                     (Some(ProbeVerdict::NotDone), _) => Next::RunAgain,
@@ -380,8 +429,5 @@ fn unknown(why: &str) -> Failure {
 
 /// The effect is there, but the answer of the run that made it is lost.
 fn found_done() -> ToolOutput {
-    ToolOutput {
-        result: serde_json::json!({ "settled_by": "probe" }),
-        quality: None,
-    }
+    ToolOutput::new(serde_json::json!({ "settled_by": "probe" }), None)
 }

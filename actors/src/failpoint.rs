@@ -9,7 +9,7 @@ use effectd_contracts::ActionId;
 
 /// Every point there is, in the order of the way, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 22] = [
+pub const POINTS: [&str; 23] = [
     "door.before_publish",
     "door.after_publish",
     "intake.before_lease",
@@ -23,6 +23,7 @@ pub const POINTS: [&str; 22] = [
     "idempotency.after_claim",
     "idempotency.after_take_over",
     "executor.begin",
+    "executor.after_prepare",
     "executor.before_probe",
     "executor.before_child",
     "executor.after_child",

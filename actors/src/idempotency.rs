@@ -9,7 +9,8 @@ use effectd_bus::{
     OpenIntent, ResourceName, StoreError,
 };
 use effectd_contracts::{
-    ActionId, Code, DecisionData, Digest, Event, Failure, IdempotencyKey, Phase, ReceiptId, Topic, canonical,
+    ActionId, Code, DecisionData, Digest, Event, Failure, IdempotencyKey, Phase, ReceiptId, Seen, Topic,
+    canonical,
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
@@ -23,6 +24,7 @@ use crate::key;
 use crate::messages::{Execute, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::pipeline::group;
+use crate::preimage;
 use crate::stage::{PanicWatch, bounded, pass};
 
 /// The action is ours to do, and that is on disk.
@@ -51,7 +53,9 @@ pub struct Terms {
     /// Digest of the parameters after redaction.
     pub params_digest: Digest,
     /// What it changes.
-    pub resource: Option<ResourceName>,
+    pub resources: Vec<ResourceName>,
+    /// What stood at the paths that it may change, just before it was claimed.
+    pub before: Option<Vec<Seen>>,
 }
 
 impl Claimed {
@@ -124,7 +128,7 @@ impl Idempotency {
     async fn find_out(&self, mut action: Action<Gated>, this: &FactoryRef<(), Settle>) {
         action.hop("idempotency");
         hit("idempotency.begin", &action.ticket.action_id).await;
-        let terms = self.terms(&action);
+        let terms = self.terms(&action).await;
         hit("idempotency.before_claim", &action.ticket.action_id).await;
         let asked = self.ask(&mut action, &terms).await;
         hit("idempotency.after_claim", &action.ticket.action_id).await;
@@ -134,7 +138,7 @@ impl Idempotency {
         }
     }
 
-    fn terms(&self, action: &Action<Gated>) -> Terms {
+    async fn terms(&self, action: &Action<Gated>) -> Terms {
         let (spec, params) = (action.state.entry().spec(), action.state.params());
         let params_digest = self
             .parts
@@ -145,17 +149,28 @@ impl Idempotency {
             return Terms {
                 key: None,
                 params_digest,
-                resource: None,
+                resources: Vec::new(),
+                before: None,
             };
         }
         let own = action.request.idempotency_key.clone();
         let key = own.or_else(|| key::key_of(spec, params, &self.parts.identity));
-        let resource = key::resource_of(spec, &action.request.space_id, params);
-        let resource = resource.and_then(|text| ResourceName::new(text).ok());
+        let space = &action.request.space_id;
+        let touched = preimage::touched(&self.parts, action);
+        let resources = if touched.is_empty() {
+            let resource = key::resource_of(spec, space, params);
+            resource
+                .and_then(|text| ResourceName::new(text).ok())
+                .into_iter()
+                .collect()
+        } else {
+            preimage::resources(space, &touched)
+        };
         Terms {
             key,
             params_digest,
-            resource,
+            resources,
+            before: preimage::first_look(&self.parts, space, &touched).await,
         }
     }
 
@@ -218,6 +233,7 @@ impl Idempotency {
             tool_version: spec.version.clone(),
             repeat: spec.repeat,
             dry_run: action.state.dry_run().is_some(),
+            before: terms.before.clone(),
         };
         Claim {
             action_id: action.ticket.action_id.clone(),
@@ -226,7 +242,7 @@ impl Idempotency {
             key: terms.key.clone(),
             params_digest: terms.params_digest,
             intent: intent.to_bytes(),
-            resources: terms.resource.iter().cloned().collect(),
+            resources: terms.resources.clone(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is written down before an effect, so that whoever finds it after a crash knows what to do.
 
-use effectd_contracts::{Repeat, ToolId};
+use effectd_contracts::{Repeat, Seen, ToolId};
 use serde::{Deserialize, Serialize};
 
 /// The intent of one action. It carries the tool's declaration of then: after an upgrade, an interrupted action is settled
@@ -15,6 +15,9 @@ pub struct Intent {
     pub repeat: Repeat,
     /// Nothing was to be changed.
     pub dry_run: bool,
+    /// What stood at the paths that it may change, if the tool says which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Vec<Seen>>,
 }
 
 impl Intent {

@@ -44,3 +44,5 @@ pub const CORE_WATTS: f64 = 15.0;
 pub const COST_BUDGET_MS: f64 = 1_000.0;
 /// Quality of a tool that reports none.
 pub const QUALITY_DEFAULT: f64 = 0.5;
+/// Most bytes that one action may replace, if it is to be undone: all of it goes into the sandbox again, in hex.
+pub const PREIMAGE_BYTES_MAX: u64 = 3 * 1_048_576;

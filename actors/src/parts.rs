@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use effectd_bus::Store;
+use effectd_bus::{Blobs, Store};
 use effectd_contracts::{Clock, Failure, SpaceId};
 use effectd_policy::Policy;
 use effectd_sandbox::Sandbox;
@@ -15,6 +15,7 @@ use crate::decisions::AtDoor;
 use crate::identity::Identity;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
+use crate::preimage::Witness;
 use crate::registry::Registry;
 use crate::reward::Weights;
 use crate::running::Running;
@@ -46,6 +47,10 @@ pub struct Parts {
     pub lease_ttl: Duration,
     /// What else the operator has set.
     pub settings: Settings,
+    /// Who looks at files before and after.
+    pub witness: Arc<dyn Witness>,
+    /// What effects replaced, and what tools said at length.
+    pub blobs: Arc<Blobs>,
     /// Who waits.
     pub answers: Answers,
     policy: RwLock<Arc<Policy>>,
@@ -78,6 +83,8 @@ pub struct Ingredients {
     pub metrics: Metrics,
     pub lease_ttl: Duration,
     pub settings: Settings,
+    pub witness: Arc<dyn Witness>,
+    pub blobs: Arc<Blobs>,
     pub policy: Arc<Policy>,
 }
 
@@ -101,6 +108,8 @@ impl Parts {
             metrics: from.metrics,
             lease_ttl: from.lease_ttl,
             settings: from.settings,
+            witness: from.witness,
+            blobs: from.blobs,
             answers: Answers::default(),
             policy: RwLock::new(from.policy),
             running: Running::default(),

@@ -256,6 +256,7 @@ impl Pipeline {
         Ok(receipt.map(|receipt| Done {
             receipt: Arc::new(receipt),
             before: true,
+            result: None,
         }))
     }
 
@@ -277,6 +278,7 @@ impl Pipeline {
         Ok(Some(Answer::Done(Done {
             receipt: Arc::new(receipt),
             before: true,
+            result: None,
         })))
     }
 

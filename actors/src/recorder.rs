@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Completion, Link, StoreError, StoredReceipt};
-use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Receipt, ReceiptId, Topic};
+use effectd_bus::{Completion, Link, Shelf, StoreError, StoredReceipt};
+use effectd_contracts::digest::unhex;
+use effectd_contracts::{
+    ActionId, Code, DecisionData, Digest, Event, Failure, Phase, Receipt, ReceiptId, Topic,
+};
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
+use serde_json::Value;
 
 use crate::action::{Action, Finished};
 use crate::answers::{Answer, Done};
@@ -66,9 +70,42 @@ impl Recorder {
 
     async fn ran(&self, action: Action<Finished>) {
         action.hop("recorder");
-        let Captured { receipt, completion } = capture::ran(&self.parts, &action);
+        let artifacts = self.keep_artifacts(&action).await;
+        let Captured { receipt, completion } = capture::ran(&self.parts, &action, artifacts);
         let committed = self.commit(completion).await;
-        self.conclude(action.advance(|_| ()), receipt, committed).await;
+        let output = action.state.ended().result.as_ref().ok();
+        let result = output.map(|output| Arc::new(output.result.clone()));
+        self.conclude(action.advance(|_| ()), receipt, committed, result)
+            .await;
+    }
+
+    /// Keeps what the tool said at length. The effect has happened: what cannot be kept is missed, and no reason to fail.
+    async fn keep_artifacts(&self, action: &Action<Finished>) -> Vec<String> {
+        let Ok(output) = &action.state.ended().result else {
+            return Vec::new();
+        };
+        let mut named = Vec::new();
+        for artifact in &output.artifacts {
+            let content = unhex(&artifact.content).unwrap_or_default();
+            named.push((self.parts.identity.keyed(&Digest::of(&content)).hex(), content));
+        }
+        if named.is_empty() {
+            return Vec::new();
+        }
+        let (blobs, space) = (self.parts.blobs.clone(), action.request.space_id.clone());
+        let putting = tokio::task::spawn_blocking(move || {
+            named.retain(
+                |(name, content)| match blobs.put(Shelf::Artifacts, &space, name, content) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        tracing::warn!(%error, "a long output is not kept");
+                        false
+                    }
+                },
+            );
+            named.into_iter().map(|(name, _)| name).collect()
+        });
+        putting.await.unwrap_or_default()
     }
 
     async fn refused(&self, refusal: Refusal, this: &FactoryRef<(), Record>) {
@@ -82,7 +119,7 @@ impl Recorder {
             Err(StoreError::StaleFence { .. }) if refusal.fence.is_none() => {
                 self.refused_after_begun(refusal, this).await;
             }
-            committed => self.conclude(refusal.action, receipt, committed).await,
+            committed => self.conclude(refusal.action, receipt, committed, None).await,
         }
     }
 
@@ -120,7 +157,7 @@ impl Recorder {
                 }
                 let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
                 let committed = self.commit(completion).await;
-                self.conclude(refusal.action, receipt, committed).await;
+                self.conclude(refusal.action, receipt, committed, None).await;
             }
             Ok(Seized::Ended(receipt_id)) => self.before(refusal.action, receipt_id).await,
             Ok(Seized::Conflict) => {
@@ -144,13 +181,13 @@ impl Recorder {
         refusal.action.hop("recorder");
         let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
         self.commit(completion).await?;
-        let done = self.written(&refusal.action, receipt);
+        let done = self.written(&refusal.action, receipt, None);
         self.tell(refusal.action, Answer::Done(done.clone())).await;
         Ok(done)
     }
 
     /// What a receipt that is on disk leaves in figures and log.
-    fn written(&self, action: &Action<()>, receipt: Receipt) -> Done {
+    fn written(&self, action: &Action<()>, receipt: Receipt, result: Option<Arc<Value>>) -> Done {
         self.count(&receipt);
         tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
             status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
@@ -158,13 +195,20 @@ impl Recorder {
         Done {
             receipt: Arc::new(receipt),
             before: false,
+            result,
         }
     }
 
-    async fn conclude(&self, mut action: Action<()>, receipt: Receipt, committed: Result<(), StoreError>) {
+    async fn conclude(
+        &self,
+        mut action: Action<()>,
+        receipt: Receipt,
+        committed: Result<(), StoreError>,
+        result: Option<Arc<Value>>,
+    ) {
         match committed {
             Ok(()) => {
-                let done = self.written(&action, receipt);
+                let done = self.written(&action, receipt, result);
                 self.tell(action, Answer::Done(done)).await;
             }
             Err(StoreError::AlreadyReceipted { receipt_id, .. }) => self.before(action, receipt_id).await,
@@ -236,6 +280,7 @@ impl Recorder {
         let done = Done {
             receipt: Arc::new(receipt),
             before: true,
+            result: None,
         };
         self.tell(action, Answer::Done(done)).await;
     }

@@ -1,34 +1,103 @@
-//! The tools the pipeline knows: their descriptions, with the schemas compiled once.
+//! The tools the pipeline knows, each registered once, with its schemas compiled and its description looked over.
+//!
+//! A tool is known by one id and, where other worlds call it otherwise, by aliases. Nothing is ever replaced: of two that
+//! want one name, the one of the more trusted source has it, and the other is refused by name.
+
+mod entry;
+mod lint;
+mod views;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
-use effectd_contracts::{Code, Failure, Phase, SpecInvalid, ToolId, ToolSpec};
-use jsonschema::Validator;
+use effectd_contracts::{Failure, SpecInvalid, ToolId, ToolSpec, Touch};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::limits::VIOLATIONS_MAX;
+pub use entry::Entry;
+pub use lint::Lint;
+pub use views::{ActionDefinition, CapabilityView, Package, Permissions, Rollback, Verification};
 
 /// Rules for parameters beyond the schema.
 pub type ParamRule = Arc<dyn Fn(&Map<String, Value>) -> Result<(), Failure> + Send + Sync>;
 
-/// One tool.
-pub struct Entry {
-    spec: ToolSpec,
-    params: Validator,
-    result: Validator,
-    rule: ParamRule,
+/// The paths that a call with these parameters may change, as requests write them.
+pub type Touches = Arc<dyn Fn(&Map<String, Value>) -> Vec<Touch> + Send + Sync>;
+
+/// Where a tool comes from, the most trusted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// effectd itself.
+    Core,
+    /// The program that has the runtime inside.
+    Provider,
+    /// A package that an operator installed.
+    Plugin,
+    /// A connection to another system.
+    Connector,
 }
 
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry")
+impl Source {
+    /// The wire form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Source::Core => "core",
+            Source::Provider => "provider",
+            Source::Plugin => "plugin",
+            Source::Connector => "connector",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// All that is brought to register a tool.
+#[derive(Clone)]
+pub struct Definition {
+    /// What it says about itself.
+    pub spec: ToolSpec,
+    /// Where it comes from.
+    pub source: Source,
+    /// What else it is called.
+    pub aliases: Vec<ToolId>,
+    /// Its own rules for parameters.
+    pub rule: ParamRule,
+    /// What it may change.
+    pub touches: Option<Touches>,
+    /// Parameters that fit, for people and planners who want to see some.
+    pub example: Map<String, Value>,
+}
+
+impl Definition {
+    /// A tool with a description and rules, and nothing else.
+    pub fn new(source: Source, spec: ToolSpec, rule: ParamRule) -> Self {
+        Self {
+            spec,
+            source,
+            aliases: Vec::new(),
+            rule,
+            touches: None,
+            example: Map::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Definition")
             .field("spec", &self.spec)
+            .field("source", &self.source)
             .finish_non_exhaustive()
     }
 }
 
-/// A tool that cannot be registered.
+/// A tool that cannot be registered, or that is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// Its description contradicts itself.
@@ -49,190 +118,122 @@ pub enum RegistryError {
         /// What the compiler said.
         why: String,
     },
-    /// The id is taken.
-    #[error("tool {0} is registered twice")]
-    Duplicate(ToolId),
+    /// It promises what its description cannot keep.
+    #[error("tool {tool}: {what}")]
+    Promise {
+        /// Which tool.
+        tool: ToolId,
+        /// What it promises.
+        what: &'static str,
+    },
+    /// The id or alias is taken.
+    #[error(
+        "tool {name} of {refused} is refused: the name belongs to a tool of {held_by}; choose another name"
+    )]
+    Duplicate {
+        /// The name that two want.
+        name: ToolId,
+        /// Who has it.
+        held_by: Source,
+        /// Who does not get it.
+        refused: Source,
+    },
+    /// No tool has this id or alias.
+    #[error("there is no tool {tool}; {}", match .nearest {
+        Some(nearest) => format!("did you mean {nearest}?"),
+        None => "`effectd tools list` shows what there is".to_owned(),
+    })]
+    Unknown {
+        /// The name that was asked for.
+        tool: ToolId,
+        /// A name much like it.
+        nearest: Option<ToolId>,
+    },
 }
 
 /// All tools, by id.
 #[derive(Debug, Default)]
 pub struct Registry {
     tools: BTreeMap<ToolId, Arc<Entry>>,
+    aliases: BTreeMap<ToolId, ToolId>,
 }
 
 impl Registry {
+    /// Registers all of these. In whatever order they come, the most trusted source is served first, so that nobody can
+    /// take the name of a more trusted tool by being early. What is refused is told beside what is registered.
+    pub fn assemble(mut definitions: Vec<Definition>) -> (Self, Vec<RegistryError>) {
+        definitions.sort_by_key(|definition| definition.source);
+        let mut registry = Self::default();
+        let refused = definitions
+            .into_iter()
+            .filter_map(|definition| registry.register(definition).err())
+            .collect();
+        (registry, refused)
+    }
+
     /// Adds a tool. Nothing is ever replaced.
-    pub fn register(&mut self, spec: ToolSpec, rule: ParamRule) -> Result<(), RegistryError> {
-        let tool = spec.tool_id.clone();
-        spec.check().map_err(|source| RegistryError::Spec {
-            tool: tool.clone(),
-            source,
-        })?;
-        if self.tools.contains_key(&tool) {
-            return Err(RegistryError::Duplicate(tool));
+    pub fn register(&mut self, definition: Definition) -> Result<(), RegistryError> {
+        let tool = definition.spec.tool_id.clone();
+        for name in definition.aliases.iter().chain([&tool]) {
+            if let Ok(holder) = self.find(name) {
+                return Err(RegistryError::Duplicate {
+                    name: name.clone(),
+                    held_by: holder.source(),
+                    refused: definition.source,
+                });
+            }
         }
-        let compile = |which: &'static str, schema: &Value| {
-            let error = |why: String| RegistryError::Schema {
-                tool: tool.clone(),
-                which,
-                why,
-            };
-            jsonschema::draft202012::meta::validate(schema).map_err(|e| error(e.to_string()))?;
-            // Remote references are off: the crate is built without a resolver, so one fails here instead of fetching.
-            let options = jsonschema::draft202012::options().should_validate_formats(true);
-            options.build(schema).map_err(|e| error(e.to_string()))
-        };
-        let params = compile("params_schema", &spec.params_schema)?;
-        let result = compile("result_schema", &spec.result_schema)?;
-        self.tools.insert(
-            tool.clone(),
-            Arc::new(Entry {
-                spec,
-                params,
-                result,
-                rule,
-            }),
-        );
+        let entry = Arc::new(Entry::new(definition)?);
+        for alias in entry.aliases() {
+            self.aliases.insert(alias.clone(), tool.clone());
+        }
+        self.tools.insert(tool, entry);
         Ok(())
     }
 
-    /// One tool.
-    pub fn get(&self, tool: &ToolId) -> Option<&Arc<Entry>> {
-        self.tools.get(tool)
+    /// One tool, by its id or an alias.
+    pub fn get(&self, name: &ToolId) -> Option<&Arc<Entry>> {
+        let id = self.aliases.get(name).unwrap_or(name);
+        self.tools.get(id)
+    }
+
+    /// One tool, or an error that says what there is instead.
+    pub fn find(&self, name: &ToolId) -> Result<&Arc<Entry>, RegistryError> {
+        self.get(name).ok_or_else(|| RegistryError::Unknown {
+            tool: name.clone(),
+            nearest: self.nearest(name),
+        })
     }
 
     /// All tools, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.tools.values()
     }
-}
 
-impl Entry {
-    /// What the tool says about itself.
-    pub fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    /// Whether the parameters fit the schema and the tool's own rules. The failure names every place, never a value.
-    pub fn check_params(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        let document = Value::Object(params.clone());
-        let places = violations(&self.params, &document);
-        if !places.is_empty() {
-            return Err(Failure::new(
-                Code::ParamsInvalid,
-                Phase::Validate,
-                places.join("; "),
-            ));
-        }
-        (self.rule)(params)
-    }
-
-    /// Whether the result fits its schema.
-    pub fn check_result(&self, result: &Value) -> Result<(), Failure> {
-        let places = violations(&self.result, result);
-        if places.is_empty() {
-            return Ok(());
-        }
-        Err(Failure::new(
-            Code::ResultInvalid,
-            Phase::Capture,
-            places.join("; "),
-        ))
+    fn nearest(&self, name: &ToolId) -> Option<ToolId> {
+        let names = self.tools.keys().chain(self.aliases.keys());
+        let nearest = names.min_by_key(|known| distance(known.as_str(), name.as_str()))?;
+        let near = distance(nearest.as_str(), name.as_str()) <= 1 + name.as_str().len() / 4;
+        near.then(|| nearest.clone())
     }
 }
 
-/// Every place that breaks the schema, with what the schema asks for there. Values are masked: they may be secrets.
-fn violations(validator: &Validator, document: &Value) -> Vec<String> {
-    let mut errors = validator.iter_errors(document);
-    let mut places: Vec<_> = errors
-        .by_ref()
-        .take(VIOLATIONS_MAX)
-        .map(|error| {
-            let place = error.instance_path().to_string();
-            let place = if place.is_empty() { "/" } else { &place };
-            format!("{place}: {}", error.masked())
-        })
-        .collect();
-    let more = errors.take(VIOLATIONS_MAX).count();
-    if more > 0 {
-        places.push(format!("and {more} more"));
+/// How many letters must be added, removed or exchanged to make one of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<_> = other.chars().collect();
+    let mut row: Vec<_> = (0..=other.len()).collect();
+    for (line, letter) in one.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = line + 1;
+        for (column, wanted) in other.iter().enumerate() {
+            let above = row[column + 1];
+            let exchanged = corner + usize::from(letter != *wanted);
+            row[column + 1] = exchanged.min(above + 1).min(row[column] + 1);
+            corner = above;
+        }
     }
-    places
+    row[other.len()]
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use serde_json::json;
-
-    fn spec(change: impl FnOnce(&mut Value)) -> ToolSpec {
-        let mut value = json!({
-            "tool_id": "t.x", "version": "1.0.0", "caps_required": [], "side_effects": ["filesystem_write"],
-            "safety_class": "LOW", "risk_level": "write",
-            "params_schema": {
-                "type": "object", "required": ["path", "when"], "additionalProperties": false,
-                "properties": { "path": { "type": "string" }, "when": { "type": "string", "format": "date-time" } },
-            },
-            "result_schema": { "type": "object" },
-        });
-        change(&mut value);
-        serde_json::from_value(value).unwrap()
-    }
-
-    fn entry() -> Arc<Entry> {
-        let mut registry = Registry::default();
-        registry.register(spec(|_| ()), Arc::new(|_| Ok(()))).unwrap();
-        registry.get(&"t.x".parse().unwrap()).unwrap().clone()
-    }
-
-    #[test]
-    fn every_violation_is_named_by_its_place_and_no_value_is_told() {
-        let params = json!({ "path": 7, "when": "s3cret", "extra": 1 })
-            .as_object()
-            .unwrap()
-            .clone();
-        let failure = entry().check_params(&params).unwrap_err();
-        assert_eq!(failure.code, Code::ParamsInvalid);
-        for place in ["/path: ", "/when: ", "extra"] {
-            assert!(failure.message.contains(place), "{}", failure.message);
-        }
-        assert!(!failure.message.contains("s3cret"), "{}", failure.message);
-    }
-
-    #[test]
-    fn formats_are_asserted() {
-        let params = |when: &str| json!({ "path": "x", "when": when }).as_object().unwrap().clone();
-        assert!(entry().check_params(&params("2026-01-01T00:00:00Z")).is_ok());
-        assert!(entry().check_params(&params("yesterday")).is_err());
-    }
-
-    #[test]
-    fn doubles_and_unusable_schemas_are_refused() {
-        let mut registry = Registry::default();
-        registry.register(spec(|_| ()), Arc::new(|_| Ok(()))).unwrap();
-        let twice = registry.register(spec(|_| ()), Arc::new(|_| Ok(()))).unwrap_err();
-        assert!(matches!(twice, RegistryError::Duplicate(_)));
-        let bad = [
-            json!({ "type": "object", "minimum": "x" }),
-            json!({ "type": "object", "$ref": "https://example.org/s" }),
-        ];
-        for schema in bad {
-            let spec = spec(|v| {
-                v["tool_id"] = json!("t.y");
-                v["result_schema"] = schema;
-            });
-            let error = registry.register(spec, Arc::new(|_| Ok(()))).unwrap_err();
-            assert!(
-                matches!(
-                    error,
-                    RegistryError::Schema {
-                        which: "result_schema",
-                        ..
-                    }
-                ),
-                "{error}"
-            );
-        }
-    }
-}
+mod tests;

@@ -39,6 +39,7 @@ pub(crate) async fn seize<S>(parts: &Parts, action: &Action<S>) -> Result<Seized
         tool_version: String::new(),
         repeat: Repeat::Never,
         dry_run: true,
+        before: None,
     };
     let claim = Claim {
         action_id: action.ticket.action_id.clone(),

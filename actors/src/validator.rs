@@ -90,10 +90,10 @@ impl Validator {
 
     fn check(&self, action: &Action<Submitted>) -> Result<Arc<Entry>, (Option<Arc<Entry>>, Failure)> {
         let tool = &action.request.tool_id;
-        let Some(entry) = self.parts.registry.get(tool) else {
-            let message = format!("there is no tool {tool}; `effectd tools list` shows what there is");
-            return Err((None, Failure::new(Code::UnknownTool, Phase::Validate, message)));
-        };
+        let entry = self.parts.registry.find(tool).map_err(|error| {
+            let failure = Failure::new(Code::UnknownTool, Phase::Validate, error.to_string());
+            (None, failure)
+        })?;
         action
             .request
             .check()

@@ -83,6 +83,7 @@ fn ended(parts: &Parts, id: &ActionId, by: &Canceller) -> Result<Option<Withdraw
         Withdrawal::Ended(Done {
             receipt: Arc::new(receipt),
             before: true,
+            result: None,
         })
     } else {
         Withdrawal::Unknown

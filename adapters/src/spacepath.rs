@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::limits::{PATH_BYTES_MAX, PATH_DEPTH_MAX};
+use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, PATH_DEPTH_MAX};
 
 /// A path that stays inside by its spelling alone: relative, without `..`, without empty or hidden tricks. That it also
 /// stays inside on the disk, whatever links lie there, is the kernel's part when it is opened.
@@ -34,6 +34,10 @@ pub enum PathInvalid {
     Control,
     /// Names a folder where a file is meant: nothing behind the base, or a slash at the end.
     NoFile,
+    /// A character that cannot be seen, or that looks like a slash or a dot: people would read another path.
+    Deceptive,
+    /// A name that effectd keeps for its own unfinished files.
+    Reserved,
 }
 
 impl fmt::Display for PathInvalid {
@@ -44,18 +48,32 @@ impl fmt::Display for PathInvalid {
             Self::Escapes => "the path must be relative and without ..",
             Self::Control => "the path has a control character in it",
             Self::NoFile => "the path must name a file",
+            Self::Deceptive => "the path has a character that is invisible or looks like a slash or dot",
+            Self::Reserved => "names like .effectd-….draft are kept for unfinished files",
         })
     }
 }
 
 impl SpacePath {
-    /// Reads a path from a request. `a//b/./c` is `a/b/c`.
+    /// Reads the path of a file from a request. `a//b/./c` is `a/b/c`.
     pub fn parse(text: &str) -> Result<Self, PathInvalid> {
+        let path = Self::parse_folder(text)?;
+        if path.parts.is_empty() || text.ends_with('/') || text.ends_with("/.") {
+            return Err(PathInvalid::NoFile);
+        }
+        Ok(path)
+    }
+
+    /// Reads the path of a file or folder; `workspace` alone is the space's root.
+    pub fn parse_folder(text: &str) -> Result<Self, PathInvalid> {
         if text.len() > PATH_BYTES_MAX {
             return Err(PathInvalid::TooLong);
         }
         if text.chars().any(char::is_control) {
             return Err(PathInvalid::Control);
+        }
+        if text.chars().any(is_deceptive) {
+            return Err(PathInvalid::Deceptive);
         }
         if text.starts_with('/') || text.split('/').any(|part| part == "..") {
             return Err(PathInvalid::Escapes);
@@ -67,13 +85,38 @@ impl SpacePath {
             Some(_) | None => return Err(PathInvalid::NoBase),
         };
         let parts: Vec<_> = parts.map(str::to_owned).collect();
-        if parts.is_empty() || text.ends_with('/') || text.ends_with("/.") {
-            return Err(PathInvalid::NoFile);
-        }
-        if parts.len() > PATH_DEPTH_MAX || parts.iter().any(|part| part.len() > 255) {
+        if parts.len() > PATH_DEPTH_MAX || parts.iter().any(|part| part.len() > NAME_BYTES_MAX) {
             return Err(PathInvalid::TooLong);
         }
+        if parts.iter().any(|part| is_draft(part)) {
+            return Err(PathInvalid::Reserved);
+        }
         Ok(Self { base, parts })
+    }
+
+    /// The same path, one name further down. The name comes from the disk.
+    pub fn child(&self, name: &str) -> Self {
+        let mut path = self.clone();
+        path.parts.push(name.to_owned());
+        path
+    }
+
+    /// The folder it lies in; `None` for the root.
+    pub fn parent(&self) -> Option<Self> {
+        let (_, parts) = self.parts.split_last()?;
+        Some(Self {
+            base: self.base,
+            parts: parts.to_vec(),
+        })
+    }
+
+    /// The path beneath its base, `.` for the base itself.
+    pub fn relative(&self) -> String {
+        if self.parts.is_empty() {
+            ".".to_owned()
+        } else {
+            self.parts.join("/")
+        }
     }
 
     /// Which folder it lies beneath.
@@ -83,13 +126,36 @@ impl SpacePath {
 
     /// The folders on the way to the file.
     pub fn folders(&self) -> &[String] {
-        &self.parts[..self.parts.len() - 1]
+        &self.parts[..self.parts.len().saturating_sub(1)]
     }
 
-    /// The file's own name.
+    /// Its own name, `.` for the base itself.
     pub fn file_name(&self) -> &str {
-        &self.parts[self.parts.len() - 1]
+        self.parts.last().map_or(".", String::as_str)
     }
+}
+
+/// Characters that nobody sees, that turn the direction of writing, or that look like a slash or a dot.
+fn is_deceptive(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        | '\u{2044}' | '\u{2215}' | '\u{29f8}' | '\u{ff0f}' | '\u{2024}' | '\u{2025}' | '\u{fe52}' | '\u{ff0e}'
+        | '\u{2028}' | '\u{2029}')
+}
+
+const DRAFT_HEAD: &str = ".effectd-";
+const DRAFT_TAIL: &str = ".draft";
+
+/// Whether a name is that of an unfinished file of ours.
+pub(crate) fn is_draft(name: &str) -> bool {
+    name.starts_with(DRAFT_HEAD) && name.ends_with(DRAFT_TAIL)
+}
+
+/// The name of an unfinished file. The same for the same mark, so that a run that is repeated finds what it left behind.
+pub(crate) fn draft_name(mark: &str) -> String {
+    let digest = effectd_contracts::Digest::of(mark.as_bytes()).hex();
+    format!("{DRAFT_HEAD}{}{DRAFT_TAIL}", &digest[..32])
 }
 
 impl fmt::Display for SpacePath {
@@ -126,6 +192,11 @@ mod tests {
             ("workspace/../x", PathInvalid::Escapes),
             ("../x", PathInvalid::Escapes),
             ("workspace/..", PathInvalid::Escapes),
+            ("workspace/a\u{ff0f}..\u{ff0f}b", PathInvalid::Deceptive),
+            ("workspace/\u{2024}\u{2024}/b", PathInvalid::Deceptive),
+            ("workspace/\u{202e}txt.exe", PathInvalid::Deceptive),
+            ("workspace/a\u{200b}", PathInvalid::Deceptive),
+            ("workspace/.effectd-1.draft", PathInvalid::Reserved),
             ("notes/x", PathInvalid::NoBase),
             ("", PathInvalid::NoBase),
             ("workspace", PathInvalid::NoFile),

@@ -25,6 +25,7 @@ pub mod keys;
 pub mod fold;
 pub mod table;
 
+pub mod blobs;
 pub mod journal;
 pub mod vault;
 
@@ -40,6 +41,7 @@ pub mod stats;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
+pub use blobs::{BlobError, Blobs, Shelf};
 pub use embedded::EmbeddedConfig;
 pub use engine::LocalStore;
 pub use error::StoreError;

@@ -71,3 +71,9 @@ pub const SNAPSHOT_BLOCKS: u64 = 4_096;
 pub const CHUNK_BYTES_MAX: usize = 24_576;
 /// Length of one sealing epoch; its key is destroyed when all of its actions have ended.
 pub const EPOCH_SECONDS: i64 = 3_600;
+/// Largest blob: twice what an action may replace, so that nothing that is kept for an undo is too large.
+pub const BLOB_BYTES_MAX: u64 = 8 * 1_048_576;
+/// Most blobs on the shelf of one space: the directory stays quick to read.
+pub const BLOBS_PER_SHELF_MAX: usize = 16_384;
+/// Room for what effects replaced, and as much for long outputs, in each space. What was stored longest ago goes first.
+pub const BLOB_QUOTA_BYTES: u64 = 256 * 1_048_576;

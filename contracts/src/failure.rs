@@ -69,6 +69,15 @@ codes! {
     ProcessLimit = "process_limit", false, Failed, "The tool started more processes than it may.";
     FileLimit = "file_limit", false, Failed, "The tool opened or wrote more than it may.";
     PathDenied = "path_denied", false, Failed, "The path is outside of what the tool may touch.";
+    PermissionDenied = "permission_denied", false, Failed, "The file's own permissions do not allow it.";
+    FileNotFound = "file_not_found", false, Failed, "There is no such file or folder.";
+    FileExists = "file_exists", false, Failed, "Something is there already, and the action does not replace it.";
+    NotAFile = "not_a_file", false, Failed, "What is there is a folder, a link, a pipe or a device, not a file.";
+    NotAFolder = "not_a_folder", false, Failed, "A file stands where a folder is needed.";
+    NotText = "not_text", false, Failed, "The file is not UTF-8 text.";
+    StateChanged = "state_changed", false, Failed, "What the action builds on is not as it expects.";
+    DiskFull = "disk_full", true, Failed, "There is no room left on the disk, or in its quota.";
+    UndoGone = "undo_gone", false, Failed, "What would have to be put back is not kept, or not any more.";
     NetworkDenied = "network_denied", false, Failed, "The tool tried to use the network.";
     SyscallDenied = "syscall_denied", false, Failed, "The tool made a system call that its profile bans.";
     SandboxUnavailable = "sandbox_unavailable", false, Failed, "This host cannot enforce the sandbox, so nothing was run.";

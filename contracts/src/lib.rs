@@ -12,6 +12,7 @@ pub mod digest;
 pub mod ids;
 pub mod json;
 
+pub mod effects;
 pub mod failure;
 pub mod outcome;
 pub mod request;
@@ -27,6 +28,7 @@ pub mod schemas;
 
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
+pub use effects::{Effects, FileState, Observed, PathChange, Restore, Seen, Standing, Touch};
 pub use event::{DecisionData, Event, ExecutedData, Topic};
 pub use failure::{Code, Failure, Gate, Phase};
 pub use ids::{
@@ -38,8 +40,8 @@ pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };
 pub use receipt::{
-    Attempt, Cost, DecisionRecord, Denial, DenialSource, Effects, GateResult, GateResults, Isolation,
-    Receipt, Reward, RewardComponents, Signature, Status, Timing,
+    Attempt, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation, Receipt, Reward,
+    RewardComponents, Signature, Status, Timing,
 };
 pub use request::{ActionRequest, Contract, Origin, PolicyCtx, Qos, Scope, Verification};
 pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
@@ -47,4 +49,4 @@ pub use tool::{
     BaseProfile, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect, SpecInvalid,
     ToolSpec,
 };
-pub use toolcall::{CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply};
+pub use toolcall::{Artifact, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply, UNDO_TOOL};

@@ -24,5 +24,5 @@ pub const SPEC_LIST_MAX: usize = 64;
 pub const SCHEMA_BYTES_MAX: usize = 65_536;
 /// Longest message inside a failure: a line a person reads, not a dump.
 pub const FAILURE_MESSAGE_BYTES_MAX: usize = 2_048;
-/// Largest answer of a tool, in bytes of JSON.
-pub const TOOL_REPLY_BYTES_MAX: usize = 1_048_576;
+/// Largest answer of a tool, in bytes of JSON: as much as the sandbox lets through.
+pub const TOOL_REPLY_BYTES_MAX: usize = 4_194_304;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::clock::Timestamp;
 use crate::digest::Digest;
+use crate::effects::Effects;
 use crate::failure::{Code, Failure, Gate};
 use crate::ids::{ActionId, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
 use crate::millis::Millis;
@@ -305,18 +306,6 @@ pub struct Isolation {
     pub profile: String,
     /// Each mechanism by name, with what was obtained of it: `landlock: abi 7`, `network: empty namespace, sockets banned`.
     pub mechanisms: BTreeMap<String, String>,
-}
-
-/// What was observed to change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Effects {
-    /// Nothing ran, so nothing changed.
-    None,
-    /// Something ran, and nobody watched.
-    Unobserved,
-    /// Something ran, and it may have had its effect although the action failed.
-    Possible,
 }
 
 /// A signature with the device's key.

@@ -3,8 +3,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::effects::{Restore, Seen};
 use crate::failure::Failure;
 use crate::ids::{SpaceId, ToolId, TraceId};
+
+/// The tool that takes an effect back. The pipeline looks up what it needs by the receipt that it is given.
+pub const UNDO_TOOL: &str = "files.undo";
 
 /// The one message into the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +26,13 @@ pub struct ToolCall {
     pub timeout_ms: u64,
     /// For the tool's own log lines.
     pub trace_id: TraceId,
+    /// What stood at the paths that the tool may change before its first run. A probe can tell by it whether the effect is
+    /// there. `None` if nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Vec<Seen>>,
+    /// What is to be put back; for the tool that restores only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restore: Vec<Restore>,
 }
 
 /// What the tool is asked to do.
@@ -57,6 +68,30 @@ pub struct ToolOutput {
     /// How well it went, from 0 to 1, by the tool's own measure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<f64>,
+    /// What is too long for the result. It is kept, sealed, beside the receipt, which holds its id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Artifact>,
+}
+
+impl ToolOutput {
+    /// A result with its quality, and nothing beside it.
+    pub fn new(result: Value, quality: Option<f64>) -> Self {
+        Self {
+            result,
+            quality,
+            artifacts: Vec::new(),
+        }
+    }
+}
+
+/// Something long that a tool hands back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Artifact {
+    /// What it is, for people: `stdout`.
+    pub name: String,
+    /// Its bytes, in hex.
+    pub content: String,
 }
 
 /// Whether an interrupted run had its effect.

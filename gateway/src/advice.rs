@@ -65,6 +65,20 @@ pub(crate) fn of(failure: &Failure) -> Change {
             (By::Planner, "ask for less at once")
         }
         Code::PathDenied => (By::Planner, "name a path inside the space"),
+        Code::PermissionDenied => (
+            By::Operator,
+            "give the space's files permissions that the tool can use",
+        ),
+        Code::FileNotFound | Code::NotAFile | Code::NotAFolder | Code::NotText => {
+            (By::Planner, "look at what is there, and name what fits the tool")
+        }
+        Code::FileExists => (
+            By::Planner,
+            "choose another place, or ask for it to be overwritten",
+        ),
+        Code::StateChanged => (By::Planner, "look again at what is there, and decide anew"),
+        Code::DiskFull => (By::Operator, "make room on the disk of the space"),
+        Code::UndoGone => (By::Planner, "propose an action that brings about what is wanted"),
         Code::NetworkDenied | Code::SyscallDenied => (
             By::Operator,
             "look at the tool: it tried what its profile forbids",

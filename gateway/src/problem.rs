@@ -175,7 +175,7 @@ fn millis(duration: Duration) -> u64 {
 /// The HTTP status of a failure: what its outcome says, but for what HTTP has a better word for.
 fn status(code: Code) -> u16 {
     match code {
-        Code::ActionConflict | Code::IdempotencyConflict => 409,
+        Code::ActionConflict | Code::IdempotencyConflict | Code::StateChanged | Code::FileExists => 409,
         Code::Overloaded | Code::ShuttingDown | Code::StoreUnavailable | Code::SandboxUnavailable => 503,
         Code::Internal => 500,
         Code::Malformed
@@ -197,6 +197,13 @@ fn status(code: Code) -> u16 {
         | Code::ProcessLimit
         | Code::FileLimit
         | Code::PathDenied
+        | Code::PermissionDenied
+        | Code::FileNotFound
+        | Code::NotAFile
+        | Code::NotAFolder
+        | Code::NotText
+        | Code::DiskFull
+        | Code::UndoGone
         | Code::NetworkDenied
         | Code::SyscallDenied
         | Code::SandboxFailed

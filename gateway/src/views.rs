@@ -4,6 +4,7 @@ use effectd_actors::history::Page;
 use effectd_actors::{Done, Withdrawal};
 use effectd_contracts::{ActionId, Mode, Outcome, Receipt, SpaceId, SubjectId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::problem::{Kind, Problem};
@@ -37,6 +38,10 @@ pub struct ActionView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::openapi::receipt)]
     pub receipt: Option<Box<Receipt>>,
+    /// What the tool answered, in full. Only who waited while it ran is told, once; it is kept nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub result: Option<Value>,
 }
 
 impl ActionView {
@@ -48,6 +53,7 @@ impl ActionView {
             outcome: None,
             already_done: false,
             receipt: None,
+            result: None,
         }
     }
 
@@ -59,6 +65,7 @@ impl ActionView {
             outcome: Some(done.receipt.outcome),
             already_done: done.before,
             receipt: Some(Box::new((*done.receipt).clone())),
+            result: done.result.as_deref().cloned(),
         }
     }
 }

@@ -221,14 +221,15 @@ fn unreachable(error: &ClientError) -> Failure {
 
 /// What the daemon told, as the pipeline would have.
 fn answer_of(told: Told) -> Answer {
-    let (receipt, before, problem) = match told {
-        Told::View(view) => (view.receipt, view.already_done, None),
-        Told::Problem(problem) => (problem.receipt.clone(), false, Some(problem)),
+    let (receipt, before, result, problem) = match told {
+        Told::View(view) => (view.receipt, view.already_done, view.result, None),
+        Told::Problem(problem) => (problem.receipt.clone(), false, None, Some(problem)),
     };
     if let Some(receipt) = receipt {
         return Answer::Done(Done {
             receipt: Arc::new(*receipt),
             before,
+            result: result.map(Arc::new),
         });
     }
     let (code, message) = problem.map_or((Code::Overloaded, "it has not ended yet".to_owned()), |problem| {

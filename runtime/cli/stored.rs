@@ -46,6 +46,7 @@ async fn look(store: &dyn Store, action: &ActionId) -> Result<Told, effectd_bus:
         let done = Done {
             receipt: Arc::new(found.parse()?),
             before: true,
+            result: None,
         };
         return Ok(Told::View(ActionView::done(action.clone(), &done)));
     }

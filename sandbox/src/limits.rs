@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Oldest Landlock that is enough: from version 6 on, signals and abstract sockets are confined too.
 pub const LANDLOCK_ABI_MIN: u32 = 6;
-/// Largest request into a child: a request of the contracts (1 MiB) and its envelope fit twice.
-pub const REQUEST_BYTES_MAX: usize = 4 * 1_048_576;
+/// Largest request into a child: all that an undo may put back, in hex, and the envelope fit.
+pub const REQUEST_BYTES_MAX: usize = 8 * 1_048_576;
 /// Largest answer that any profile may allow: it is held in memory, once for each call in flight.
 pub const OUTPUT_BYTES_MAX: u64 = 64 * 1_048_576;
 /// Most zygotes at a time, one for each (profile, space root): together with their guards they stay under 64 MiB.

@@ -45,7 +45,7 @@ pub(crate) enum Stood {
 
 /// Every point of the way, with how far an action has come there, if that is certain. Points of the tool itself begin with `tool.`, points of
 /// the Store with `writer.`, `journal.` or `index.`.
-pub(crate) const WAY: [(&str, Option<Stood>); 20] = [
+pub(crate) const WAY: [(&str, Option<Stood>); 21] = [
     ("validator.begin:1", Some(Stood::Asked)),
     ("validator.end:1", Some(Stood::Asked)),
     ("gate.begin:1", Some(Stood::Asked)),
@@ -54,6 +54,7 @@ pub(crate) const WAY: [(&str, Option<Stood>); 20] = [
     ("idempotency.before_claim:1", Some(Stood::Asked)),
     ("idempotency.after_claim:1", Some(Stood::Claimed)),
     ("executor.begin:1", Some(Stood::Claimed)),
+    ("executor.after_prepare:1", Some(Stood::Claimed)),
     ("executor.before_child:1", Some(Stood::Claimed)),
     ("tool.before_effect", Some(Stood::Claimed)),
     ("tool.after_effect", Some(Stood::Done)),

@@ -1,7 +1,7 @@
 //! Every tool that effectd brings, killed at every point of its way, by `exec` and by `submit`.
 
 use effectd::adapters;
-use effectd::contracts::{Outcome, Receipt};
+use effectd::contracts::{Effects, Outcome, Receipt};
 use serde_json::{Value, json};
 
 use crate::Test;
@@ -14,20 +14,138 @@ pub(crate) const TESTS: &[Test] = &[(
     every_tool,
 )];
 
-/// What a tool is asked, and how its effect is seen. A tool that is registered and not here fails the test.
+/// What a tool is asked in a place that was made ready, and how its effect is seen. A tool that is registered and not here
+/// fails the test.
 struct Sample {
     tool: &'static str,
-    params: fn() -> Value,
-    is_done: fn(&Place) -> bool,
+    ready: fn(&Place),
+    params: fn(&Place) -> Value,
+    /// Exactly the effect of one run; `None` for tools without any.
+    is_done: Option<fn(&Place) -> bool>,
+    outcome: Outcome,
 }
 
-const SAMPLES: [Sample; 1] = [Sample {
-    tool: "files.write_text",
-    params: || json!({ "path": "workspace/deep/note.txt", "text": "hello", "space_id": "shared:household" }),
-    is_done: |place| {
-        std::fs::read_to_string(place.workspace().join("deep/note.txt")).is_ok_and(|text| text == "hello")
+const PLAIN: Sample = Sample {
+    tool: "",
+    ready: |place| put(place, "note.txt", "hello\n"),
+    params: |_| json!({ "path": "workspace/note.txt", "space_id": SPACE }),
+    is_done: None,
+    outcome: Outcome::Executed,
+};
+
+const SPACE: &str = "shared:household";
+const PATCH: &str = "--- a/note.txt\n+++ b/note.txt\n@@ -1 +1 @@\n-hello\n+good morning\n";
+
+const SAMPLES: [Sample; 15] = [
+    Sample {
+        tool: "files.write_text",
+        params: |_| json!({ "path": "workspace/deep/note.txt", "text": "hello", "space_id": SPACE }),
+        is_done: Some(|place| holds(place, "deep/note.txt", "hello")),
+        ..PLAIN
     },
-}];
+    Sample {
+        tool: "files.append_text",
+        params: |_| json!({ "path": "workspace/note.txt", "text": "again\n", "space_id": SPACE }),
+        is_done: Some(|place| holds(place, "note.txt", "hello\nagain\n")),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.edit_text",
+        params: |_| json!({ "path": "workspace/note.txt", "find": "l", "replace": "ll", "count": 2, "space_id": SPACE }),
+        is_done: Some(|place| holds(place, "note.txt", "hellllo\n")),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.apply_patch",
+        params: |_| json!({ "patch": PATCH, "space_id": SPACE }),
+        is_done: Some(|place| holds(place, "note.txt", "good morning\n")),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.make_dir",
+        params: |_| json!({ "path": "workspace/new/folder", "space_id": SPACE }),
+        is_done: Some(|place| place.workspace().join("new/folder").is_dir()),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.copy",
+        params: |_| json!({ "from_path": "workspace/note.txt", "to_path": "workspace/b/copy", "space_id": SPACE }),
+        is_done: Some(|place| holds(place, "b/copy", "hello\n") && holds(place, "note.txt", "hello\n")),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.move",
+        params: |_| json!({ "from_path": "workspace/note.txt", "to_path": "workspace/b/there", "space_id": SPACE }),
+        is_done: Some(|place| {
+            holds(place, "b/there", "hello\n") && !place.workspace().join("note.txt").exists()
+        }),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.undo",
+        params: |place| {
+            let request = request(
+                "w",
+                "files.write_text",
+                &json!({ "path": "workspace/note.txt", "text": "other", "space_id": SPACE }),
+            );
+            let receipt = place.run("exec", &[request]).answers.remove(0);
+            json!({ "receipt_id": receipt["receipt_id"], "space_id": SPACE })
+        },
+        is_done: Some(|place| holds(place, "note.txt", "hello\n")),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.read_text",
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.stat",
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.list",
+        params: |_| json!({ "path": "workspace", "space_id": SPACE }),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.search",
+        params: |_| json!({ "path": "workspace", "glob": "*.txt", "space_id": SPACE }),
+        ..PLAIN
+    },
+    Sample {
+        tool: "core.diagnose_error",
+        params: |_| json!({}),
+        ..PLAIN
+    },
+    // These two are of tiers that no mode allows unasked: whatever is killed, they never happen.
+    Sample {
+        tool: "files.delete",
+        outcome: Outcome::DeniedPolicy,
+        ..PLAIN
+    },
+    Sample {
+        tool: "command.run",
+        params: |_| json!({ "argv": ["rm", "note.txt"], "space_id": SPACE }),
+        outcome: Outcome::DeniedPolicy,
+        ..PLAIN
+    },
+];
+
+fn put(place: &Place, name: &str, text: &str) {
+    std::fs::write(place.workspace().join(name), text).unwrap();
+}
+
+fn holds(place: &Place, name: &str, wanted: &str) -> bool {
+    std::fs::read_to_string(place.workspace().join(name)).is_ok_and(|text| text == wanted)
+}
+
+fn request(id: &str, tool: &str, params: &Value) -> Value {
+    json!({
+        "action_id": id, "subject_id": "agent://planner@deviceA", "space_id": SPACE,
+        "tool_id": tool, "params": params, "policy_ctx": { "actor": "alice", "device": "phone1" },
+    })
+}
 
 struct Case {
     sample: &'static Sample,
@@ -35,6 +153,13 @@ struct Case {
     point: &'static str,
     stood: Option<Stood>,
 }
+
+/// Where it matters which tool it is: before and after the effect. One tool is killed everywhere else as well.
+const TELLING: [&str; 3] = [
+    "executor.after_prepare:1",
+    "executor.after_child:1",
+    "recorder.before_commit:1",
+];
 
 fn every_tool() {
     let mut cases = Vec::new();
@@ -44,7 +169,13 @@ fn every_tool() {
         let sample = sample.unwrap_or_else(|| panic!("{id} has no sample here"));
         for way in ["exec", "submit"] {
             let by_bus = |point: &str| point.starts_with("door.") || point.starts_with("intake.");
+            let everywhere = sample.tool == "files.write_text";
             let points = WAY.iter().filter(|(point, _)| !point.starts_with("tool."));
+            let points = points.filter(|(point, _)| {
+                let told = sample.is_done.is_some() && way == "exec" && TELLING.contains(point);
+                let once = way == "exec" && *point == "recorder.before_commit:1";
+                everywhere || told || once
+            });
             cases.extend(points.filter(|(point, _)| way == "submit" || !by_bus(point)).map(
                 |(point, stood)| Case {
                     sample,
@@ -66,36 +197,73 @@ fn run(case: &Case) {
         stood,
     } = case;
     let place = Place::new();
-    let request = json!({
-        "action_id": "a", "subject_id": "agent://planner@deviceA", "space_id": "shared:household",
-        "tool_id": sample.tool, "params": (sample.params)(),
-        "policy_ctx": { "actor": "alice", "device": "phone1" },
-    });
+    place.set_policy(&[]);
+    (sample.ready)(&place);
+    let request = request("a", sample.tool, &(sample.params)(&place));
+    let before = usize::from(sample.tool == "files.undo");
     let (visited, _) = kill_at(&place, way, point, &request);
     assert!(visited, "{} by {way}: {point} was not reached", sample.tool);
     if stood.is_some_and(|stood| stood < Stood::Claimed) {
         assert!(
-            !(sample.is_done)(&place),
+            !sample.is_done.is_some_and(|is_done| is_done(&place)),
             "{way} {point}: an effect without an intent"
         );
     }
     // Asking again is always harmless.
     let mut ended = place.run(way, std::slice::from_ref(&request));
     let answer: Receipt = serde_json::from_value(ended.answers.remove(0)).unwrap();
-    assert_eq!(ended.report.receipts.len(), 1, "{way} {point}");
+    assert_eq!(ended.report.receipts.len(), before + 1, "{way} {point}");
     assert_eq!(
         ended.report.the_receipt("a").receipt_id,
         answer.receipt_id,
         "{way} {point}"
     );
     assert_eq!(
-        answer.outcome,
-        Outcome::Executed,
-        "{way} {point}: {:?}",
-        answer.error
+        answer.outcome, sample.outcome,
+        "{} {way} {point}: {:?}",
+        sample.tool, answer.error
     );
-    assert!(
-        (sample.is_done)(&place),
-        "{way} {point}: the receipt says more than happened"
+    match sample.is_done {
+        Some(is_done) => {
+            assert!(
+                is_done(&place),
+                "{} {way} {point}: the receipt says more than happened",
+                sample.tool
+            );
+            let Effects::Observed(observed) = &answer.effects else {
+                panic!("{} {way} {point}: {:?}", sample.tool, answer.effects);
+            };
+            assert!(observed.undoable, "{} {way} {point}: {observed:?}", sample.tool);
+            can_be_undone(&place, &answer, case);
+        }
+        None => assert!(
+            holds(&place, "note.txt", "hello\n"),
+            "{} {way} {point}",
+            sample.tool
+        ),
+    }
+}
+
+/// Whatever was killed, the state before is known and comes back.
+fn can_be_undone(place: &Place, receipt: &Receipt, case: &Case) {
+    let undo = request(
+        "undo",
+        "files.undo",
+        &json!({ "receipt_id": receipt.receipt_id, "space_id": SPACE }),
     );
+    let undone: Receipt = serde_json::from_value(place.run("exec", &[undo]).answers.remove(0)).unwrap();
+    let told = format!(
+        "{} {} {}: {:?}",
+        case.sample.tool, case.way, case.point, undone.error
+    );
+    assert_eq!(undone.outcome, Outcome::Executed, "{told}");
+    let wanted = if case.sample.tool == "files.undo" {
+        "other"
+    } else {
+        "hello\n"
+    };
+    assert!(holds(place, "note.txt", wanted), "{told}");
+    for made in ["deep", "new", "b"] {
+        assert!(!place.workspace().join(made).exists(), "{told}: {made} was left");
+    }
 }

@@ -59,6 +59,10 @@ pub(crate) static REMOVED: effectd::tools::Tools = &[&PROBE_TOOL];
 pub(crate) static USURPER: effectd::tools::Tools = &[&counter("files.write_text", Repeat::Safe)];
 
 impl Tool for Counter {
+    fn id(&self) -> &'static str {
+        self.id
+    }
+
     fn spec(&self) -> ToolSpec {
         serde_json::from_value(json!({
             "tool_id": self.id,
@@ -124,10 +128,7 @@ impl Tool for Counter {
             "die-after" => std::process::abort(),
             "die-after-first" if runs == 1 => std::process::abort(),
             "garbage" => {
-                return Ok(ToolOutput {
-                    result: json!({ "nothing": true }),
-                    quality: None,
-                });
+                return Ok(ToolOutput::new(json!({ "nothing": true }), None));
             }
             "wait" => {
                 mark("waiting\n");
@@ -138,17 +139,11 @@ impl Tool for Counter {
             }
             _ => {}
         }
-        Ok(ToolOutput {
-            result: json!({ "count": count }),
-            quality: None,
-        })
+        Ok(ToolOutput::new(json!({ "count": count }), None))
     }
 
     fn dry_run(&self, _: &Workspace<'_>, _: &ToolCall) -> Result<ToolOutput, Failure> {
-        Ok(ToolOutput {
-            result: json!({ "count": 0 }),
-            quality: None,
-        })
+        Ok(ToolOutput::new(json!({ "count": 0 }), None))
     }
 
     /// Its lines carry the trace, so it can tell its own effect from an earlier one.

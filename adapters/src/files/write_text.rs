@@ -1,27 +1,24 @@
 //! `files.write_text`: puts a text into a file, whole or not at all.
 
-use std::collections::BTreeSet;
-
-use effectd_contracts::{
-    Code, Digest, Failure, Phase, Repeat, RiskLevel, SafetyClass, SandboxProfile, SideEffect, ToolCall,
-    ToolOutput, ToolSpec,
-};
+use effectd_contracts::{Digest, Failure, ToolCall, ToolOutput, ToolSpec, Touch};
 use serde_json::{Map, Value, json};
 
-use crate::limits::PATH_BYTES_MAX;
-use crate::spacepath::SpacePath;
+use crate::params;
 use crate::tool::Tool;
-use crate::workspace::Workspace;
+use crate::workspace::{Existing, Workspace};
 
 /// Writes a text file, replacing what was there. Missing folders are created.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteText;
 
 impl Tool for WriteText {
+    fn id(&self) -> &'static str {
+        "files.write_text"
+    }
+
     fn spec(&self) -> ToolSpec {
-        #[expect(clippy::expect_used, reason = "a constant; the test of all descriptions reads it")]
-        serde_json::from_value(json!({
-            "tool_id": "files.write_text",
+        params::spec(json!({
+            "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Puts a text into a file of the space, replacing what was there.",
             "caps_required": ["files.write", "workspace:shared:write"],
@@ -29,9 +26,9 @@ impl Tool for WriteText {
                 "type": "object",
                 "required": ["path", "text", "space_id"],
                 "properties": {
-                    "path": { "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX, "x-public": true },
+                    "path": params::path_schema(),
                     "text": { "type": "string" },
-                    "space_id": { "type": "string", "minLength": 1, "x-public": true },
+                    "space_id": params::space_schema(),
                 },
                 "additionalProperties": false,
             },
@@ -40,132 +37,106 @@ impl Tool for WriteText {
                 "required": ["bytes_written"],
                 "properties": {
                     "bytes_written": { "type": "integer", "minimum": 0, "x-public": true },
-                    "sha256_text": { "type": "string", "pattern": "^[0-9a-f]{64}$", "x-public": true },
+                    "sha256_text": params::sha256_schema(),
                     "dry_run": { "type": "boolean", "x-public": true },
                 },
                 "additionalProperties": false,
             },
-            "side_effects": BTreeSet::from([SideEffect::FilesystemWrite]),
-            "safety_class": SafetyClass::Low,
-            "risk_level": RiskLevel::Write,
+            "side_effects": ["filesystem_write"],
+            "safety_class": "LOW",
+            "risk_level": "write",
+            "reversible": true,
             "timeout_ms": 4000,
             "idempotency_key_fields": ["path", "sha256(text)"],
             "resource": "file:{space_id}/{path}",
-            "repeat": Repeat::Safe,
-            "sandbox_profile": SandboxProfile::default(),
+            "repeat": "safe",
         }))
-        .expect("the description is well-formed")
+    }
+
+    fn example(&self) -> Value {
+        json!({ "path": "workspace/notes/w36.txt", "text": "hello", "space_id": "shared:household" })
     }
 
     fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        path_of(params).map(|_| ())
+        params::file(params, "path").map(drop)
     }
 
+    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        let path = params::file(params, "path").ok()?;
+        Some(params::touch(&path).into_iter().collect())
+    }
+
+    /// Quality is whether the file on disk has as many bytes as the text.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = path_of(&call.params)?;
-        let text = text_of(&call.params)?;
-        workspace.write_atomically(&path, text.as_bytes())?;
-        let on_disk = workspace.size(&path)?;
-        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        Ok(ToolOutput {
-            result: json!({ "bytes_written": bytes, "sha256_text": Digest::of(text.as_bytes()).hex() }),
-            quality: Some(if on_disk == bytes { 1.0 } else { 0.0 }),
-        })
+        let path = params::file(&call.params, "path")?;
+        let text = params::text(&call.params, "text")?;
+        workspace.write_atomically(&path, text.as_bytes(), Existing::Replace, call.trace_id.as_str())?;
+        let on_disk = workspace.stat(&path)?.map(|stat| stat.bytes);
+        let bytes = text.len() as u64;
+        let result = json!({ "bytes_written": bytes, "sha256_text": Digest::of(text.as_bytes()).hex() });
+        let quality = if on_disk == Some(bytes) { 1.0 } else { 0.0 };
+        Ok(ToolOutput::new(result, Some(quality)))
     }
 
     fn dry_run(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        path_of(&call.params)?;
-        text_of(&call.params)?;
-        Ok(ToolOutput {
-            result: json!({ "bytes_written": 0, "dry_run": true }),
-            quality: None,
-        })
+        params::file(&call.params, "path")?;
+        params::text(&call.params, "text")?;
+        Ok(ToolOutput::new(
+            json!({ "bytes_written": 0, "dry_run": true }),
+            None,
+        ))
     }
-}
-
-fn path_of(params: &Map<String, Value>) -> Result<SpacePath, Failure> {
-    let text = params.get("path").and_then(Value::as_str).unwrap_or_default();
-    SpacePath::parse(text)
-        .map_err(|why| Failure::new(Code::ParamsInvalid, Phase::Validate, format!("/path: {why}")))
-}
-
-fn text_of(params: &Map<String, Value>) -> Result<&str, Failure> {
-    let text = params.get("text").and_then(Value::as_str);
-    text.ok_or_else(|| Failure::new(Code::ParamsInvalid, Phase::Validate, "/text: a string is needed"))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use effectd_contracts::CallMode;
-    use std::fs::File;
-    use std::os::fd::AsFd;
-
-    fn call(mode: CallMode, path: &str, text: &str) -> ToolCall {
-        ToolCall {
-            tool_id: "files.write_text".parse().unwrap(),
-            mode,
-            space_id: "shared:household".parse().unwrap(),
-            params: json!({ "path": path, "text": text, "space_id": "shared:household" })
-                .as_object()
-                .unwrap()
-                .clone(),
-            timeout_ms: 4_000,
-            trace_id: "t".parse().unwrap(),
-        }
-    }
+    use crate::testing::Place;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn it_writes_utf8_and_counts_bytes() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = File::open(folder.path()).unwrap();
-        let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        let output = WriteText
-            .run(&workspace, &call(CallMode::Run, "workspace/a/b/x.txt", "héllo"))
+        let place = Place::new();
+        let output = place
+            .run(
+                &WriteText,
+                json!({ "path": "workspace/a/b/x.txt", "text": "héllo" }),
+            )
             .unwrap();
         assert_eq!(output.result["bytes_written"], 6);
         assert_eq!(output.result["sha256_text"], Digest::of("héllo".as_bytes()).hex());
         assert_eq!(output.quality, Some(1.0));
-        assert_eq!(
-            std::fs::read(folder.path().join("a/b/x.txt")).unwrap(),
-            "héllo".as_bytes()
-        );
+        assert_eq!(place.get("a/b/x.txt"), Some("héllo".as_bytes().to_vec()));
     }
 
     #[test]
-    fn a_dry_run_changes_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = File::open(folder.path()).unwrap();
-        let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        let output = WriteText
-            .dry_run(&workspace, &call(CallMode::DryRun, "workspace/a/x.txt", "hi"))
+    fn a_dry_run_says_exactly_what_it_must_and_changes_nothing() {
+        let place = Place::new();
+        let output = place
+            .dry_run(&WriteText, json!({ "path": "workspace/a/x.txt", "text": "hi" }))
             .unwrap();
         assert_eq!(output.result, json!({ "bytes_written": 0, "dry_run": true }));
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(place.names().is_empty());
     }
 
     #[test]
-    fn bad_parameters_are_refused_with_their_place() {
-        let bad = call(CallMode::Run, "workspace/../x", "hi");
-        let failure = WriteText.check(&bad.params).unwrap_err();
-        assert_eq!(failure.code, Code::ParamsInvalid);
-        assert!(failure.message.starts_with("/path: "), "{}", failure.message);
-    }
-
-    #[test]
-    fn results_fit_the_result_schema() {
-        let validator = jsonschema::draft202012::new(&WriteText.spec().result_schema).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let root = File::open(folder.path()).unwrap();
-        let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        let run = WriteText
-            .run(&workspace, &call(CallMode::Run, "workspace/x", "hi"))
-            .unwrap();
-        let dry = WriteText
-            .dry_run(&workspace, &call(CallMode::DryRun, "workspace/x", "hi"))
-            .unwrap();
-        assert!(validator.is_valid(&run.result) && validator.is_valid(&dry.result));
-        assert!(!validator.is_valid(&json!({})));
+    fn a_private_file_stays_private_and_an_executable_one_executable() {
+        let place = Place::new();
+        for mode in [0o600, 0o755, 0o444] {
+            place.put("x", b"old");
+            let file = place.path("x");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            place
+                .run(&WriteText, json!({ "path": "workspace/x", "text": "new" }))
+                .unwrap();
+            assert_eq!(place.get("x"), Some(b"new".to_vec()));
+            assert_eq!(
+                std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+                mode
+            );
+            std::fs::remove_file(file).unwrap();
+        }
+        assert!(place.names().is_empty());
     }
 }

@@ -1,0 +1,281 @@
+//! What effects replace: seen and kept before the tool runs, compared after it, so that it can be undone.
+//!
+//! The state before stands in the intent, on disk with the claim; the contents are kept as sealed blobs before the sandbox
+//! is entered. So whatever dies when, the first state before is known, and a run that is repeated does not take its own
+//! effect for it. The changes stand in the receipt.
+
+use std::path::{Path, PathBuf};
+
+use effectd_bus::{BlobError, ResourceName, Shelf};
+use effectd_contracts::{
+    Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, Restore, Seen, SpaceId, Standing,
+    Touch, UNDO_TOOL,
+};
+
+use crate::action::{Action, Claimed, Gated};
+use crate::idempotency::Earlier;
+use crate::limits::PREIMAGE_BYTES_MAX;
+use crate::parts::Parts;
+use crate::undo;
+
+/// Looks at files of a space from outside of the sandbox. It never follows a link, and opens nothing but files.
+pub trait Witness: Send + Sync {
+    /// What stands at these paths beneath the root, and at the folders above them that are missing. Contents come along as
+    /// long as all of them together are not more than this.
+    fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
+}
+
+/// What stands at a path, with its content if that is to be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Looked {
+    /// Where, and what.
+    pub seen: Seen,
+    /// The content of a file that is small enough.
+    pub content: Option<Vec<u8>>,
+}
+
+/// What a run needs to know of the state before it.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// What the tool may change.
+    pub(crate) touched: Vec<Touch>,
+    /// What stood there before the first run; `None` if nobody looked in time.
+    pub(crate) before: Option<Vec<Seen>>,
+    /// What is to be put back, for the tool that does that.
+    pub(crate) restore: Vec<Restore>,
+}
+
+/// What an action may change, by its parameters, or for an undo by the receipt.
+pub(crate) fn touched(parts: &Parts, action: &Action<Gated>) -> Vec<Touch> {
+    touched_by(parts, &action.request.space_id, &action.state)
+}
+
+fn touched_by(parts: &Parts, space: &SpaceId, gated: &Gated) -> Vec<Touch> {
+    if gated.entry().spec().tool_id.as_str() == UNDO_TOOL {
+        // What is wrong with the receipt is told when the action is carried out.
+        return undo::touched(parts, space, gated.params()).unwrap_or_default();
+    }
+    gated.entry().touches(gated.params()).unwrap_or_default()
+}
+
+/// The names under which others wait for what an action changes.
+pub(crate) fn resources(space: &SpaceId, touched: &[Touch]) -> Vec<ResourceName> {
+    let names = touched.iter().map(|touch| format!("file:{space}/{}", touch.path));
+    names.filter_map(|name| ResourceName::new(name).ok()).collect()
+}
+
+/// What stands where the action will work, for its intent. Whoever cannot look finds out again when it is carried out.
+pub(crate) async fn first_look(parts: &Parts, space: &SpaceId, touched: &[Touch]) -> Option<Vec<Seen>> {
+    if touched.is_empty() {
+        return None;
+    }
+    let looked = look(parts, space, paths(touched), 0).await.ok()?;
+    Some(looked.into_iter().map(|looked| looked.seen).collect())
+}
+
+fn paths(touched: &[Touch]) -> Vec<String> {
+    touched.iter().map(|touch| touch.path.clone()).collect()
+}
+
+async fn look(
+    parts: &Parts,
+    space: &SpaceId,
+    paths: Vec<String>,
+    keep_bytes_max: u64,
+) -> Result<Vec<Looked>, Failure> {
+    let root: PathBuf = (parts.space_roots)(space)?;
+    let witness = parts.witness.clone();
+    // A disk may take its time; a worker's thread belongs to others, too.
+    let looking = tokio::task::spawn_blocking(move || witness.look(&root, &paths, keep_bytes_max));
+    looking
+        .await
+        .unwrap_or_else(|_| Err(broken("looking at the files")))
+}
+
+fn broken(what: &str) -> Failure {
+    Failure::new(Code::Internal, Phase::Sandbox, format!("{what} failed"))
+}
+
+/// Sees and keeps what the action is going to replace. Nothing has run yet when this fails.
+pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<Prepared, Failure> {
+    let (gated, space) = (action.state.gated(), &action.request.space_id);
+    let spec = gated.entry().spec();
+    let touched = touched_by(parts, space, gated);
+    let restore = if spec.tool_id.as_str() == UNDO_TOOL {
+        let looked = look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX).await?;
+        undo::plan(parts, space, gated.params(), &looked)?
+    } else {
+        Vec::new()
+    };
+    if touched.is_empty() || gated.dry_run().is_some() {
+        return Ok(Prepared {
+            touched,
+            before: None,
+            restore,
+        });
+    }
+    let now = match look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX).await {
+        Ok(now) => now,
+        Err(failure) if spec.reversible => return Err(failure),
+        Err(_) => {
+            return Ok(Prepared {
+                touched,
+                before: None,
+                restore,
+            });
+        }
+    };
+    let seen: Vec<_> = now.iter().map(|looked| looked.seen.clone()).collect();
+    let before = first_state(parts, action, &seen).await?;
+    if before.as_ref() == Some(&seen) {
+        keep(parts, space, now, &touched, spec.reversible).await?;
+    }
+    Ok(Prepared {
+        touched,
+        before,
+        restore,
+    })
+}
+
+/// The state before the first run. For an action that was begun before, it is what was written down then.
+async fn first_state(
+    parts: &Parts,
+    action: &Action<Claimed>,
+    seen: &[Seen],
+) -> Result<Option<Vec<Seen>>, Failure> {
+    let space = action.request.space_id.clone();
+    let name = Digest::of(format!("before\n{}", action.ticket.action_id).as_bytes()).hex();
+    match action.state.earlier() {
+        Earlier::No if action.state.terms().before.as_deref() == Some(seen) => Ok(Some(seen.to_vec())),
+        Earlier::No => {
+            // Another action on the same paths ended between the look for the intent and the claim.
+            let note = serde_json::to_vec(seen).unwrap_or_default();
+            put(parts, space, vec![(name, note)]).await?;
+            Ok(Some(seen.to_vec()))
+        }
+        Earlier::Interrupted(intent) => {
+            let noted = parts.blobs.get(Shelf::Preimages, &space, &name).ok();
+            let noted = noted.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            Ok(noted.or_else(|| intent.as_ref().and_then(|intent| intent.before.clone())))
+        }
+    }
+}
+
+/// Keeps the contents that will be gone.
+async fn keep(
+    parts: &Parts,
+    space: &SpaceId,
+    now: Vec<Looked>,
+    touched: &[Touch],
+    must: bool,
+) -> Result<(), Failure> {
+    let mut contents = Vec::new();
+    for looked in now {
+        let Standing::File(state) = &looked.seen.standing else {
+            continue;
+        };
+        let goes_on = touched
+            .iter()
+            .any(|touch| touch.goes_on && touch.path == looked.seen.path);
+        match looked.content {
+            Some(content) => contents.push((keyed_name(parts, &state.digest), content)),
+            None if goes_on || !must => {}
+            None => {
+                let message = format!(
+                    "what would be replaced is larger than the {PREIMAGE_BYTES_MAX} bytes that are kept for an undo; \
+                     move it away first"
+                );
+                return Err(Failure::new(Code::FileLimit, Phase::Sandbox, message));
+            }
+        }
+    }
+    match put(parts, space.clone(), contents).await {
+        Err(failure) if must => Err(failure),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+async fn put(parts: &Parts, space: SpaceId, contents: Vec<(String, Vec<u8>)>) -> Result<(), Failure> {
+    if contents.is_empty() {
+        return Ok(());
+    }
+    let blobs = parts.blobs.clone();
+    let putting = tokio::task::spawn_blocking(move || {
+        contents
+            .iter()
+            .try_for_each(|(name, content)| blobs.put(Shelf::Preimages, &space, name, content))
+    });
+    let put = putting
+        .await
+        .unwrap_or_else(|_| Err(BlobError::Disk("it panicked".to_owned())));
+    put.map_err(|error| {
+        let code = match error {
+            BlobError::Full => Code::DiskFull,
+            BlobError::TooLarge { .. } => Code::FileLimit,
+            BlobError::Disk(_) | BlobError::Gone | BlobError::Damaged | BlobError::Name(_) => {
+                Code::StoreUnavailable
+            }
+        };
+        Failure::new(code, Phase::Sandbox, error.to_string())
+    })
+}
+
+/// A digest as it stands in receipts and names blobs: under the device's key.
+pub(crate) fn keyed_name(parts: &Parts, digest: &str) -> String {
+    match Digest::try_from(digest.to_owned()) {
+        Ok(digest) => parts.identity.keyed(&digest).hex(),
+        // Never made by a witness; it names nothing.
+        Err(_) => String::new(),
+    }
+}
+
+/// A state as it stands in receipts.
+pub(crate) fn keyed(parts: &Parts, standing: &Standing) -> Standing {
+    match standing {
+        Standing::File(state) => Standing::File(FileState {
+            digest: format!("hmac-sha256:{}", keyed_name(parts, &state.digest)),
+            ..state.clone()
+        }),
+        Standing::Absent | Standing::Folder | Standing::Other => standing.clone(),
+    }
+}
+
+/// What has changed, now that the tool has run.
+pub(crate) async fn observe(parts: &Parts, action: &Action<Claimed>, prepared: &Prepared) -> Effects {
+    let space = &action.request.space_id;
+    let Some(before) = &prepared.before else {
+        return Effects::Unobserved;
+    };
+    let paths = before.iter().map(|seen| seen.path.clone()).collect();
+    let Ok(after) = look(parts, space, paths, 0).await else {
+        return Effects::Unobserved;
+    };
+    let mut undoable = true;
+    let mut changes = Vec::new();
+    for was in before {
+        let is = after.iter().find(|looked| looked.seen.path == was.path);
+        let Some(is) = is.filter(|is| is.seen.standing != was.standing) else {
+            continue;
+        };
+        undoable &= is_kept(parts, space, was, &after) && is.seen.standing != Standing::Other;
+        changes.push(PathChange {
+            path: was.path.clone(),
+            before: keyed(parts, &was.standing),
+            after: keyed(parts, &is.seen.standing),
+        });
+    }
+    undoable &= !changes.is_empty();
+    Effects::Observed(Observed { changes, undoable })
+}
+
+/// Whether what was there could be put back: nothing, a folder, or content that is kept or lives on at another path.
+fn is_kept(parts: &Parts, space: &SpaceId, was: &Seen, after: &[Looked]) -> bool {
+    let Standing::File(old) = &was.standing else {
+        return was.standing != Standing::Other;
+    };
+    let lives_on = after.iter().any(|looked| {
+        matches!(&looked.seen.standing, Standing::File(new) if new.digest == old.digest && looked.seen.path != was.path)
+    });
+    let name = keyed_name(parts, &old.digest);
+    lives_on || parts.blobs.has(Shelf::Preimages, space, &name)
+}

@@ -1,0 +1,148 @@
+//! One tool, as the pipeline sees it.
+
+use effectd_contracts::{Code, Digest, Failure, Phase, ToolId, ToolSpec, Touch, canonical};
+use jsonschema::Validator;
+use serde_json::{Map, Value};
+
+use super::lint::{self, Lint};
+use super::{Definition, ParamRule, RegistryError, Source, Touches};
+use crate::limits::VIOLATIONS_MAX;
+
+/// One tool.
+pub struct Entry {
+    spec: ToolSpec,
+    source: Source,
+    aliases: Vec<ToolId>,
+    params: Validator,
+    result: Validator,
+    rule: ParamRule,
+    touches: Option<Touches>,
+    example: Map<String, Value>,
+    lints: Vec<Lint>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("spec", &self.spec)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    pub(super) fn new(definition: Definition) -> Result<Self, RegistryError> {
+        let tool = definition.spec.tool_id.clone();
+        definition.spec.check().map_err(|source| RegistryError::Spec {
+            tool: tool.clone(),
+            source,
+        })?;
+        let lints = lint::look_over(&definition)?;
+        let spec = definition.spec;
+        Ok(Self {
+            params: compile(&tool, "params_schema", &spec.params_schema)?,
+            result: compile(&tool, "result_schema", &spec.result_schema)?,
+            spec,
+            source: definition.source,
+            aliases: definition.aliases,
+            rule: definition.rule,
+            touches: definition.touches,
+            example: definition.example,
+            lints,
+        })
+    }
+
+    /// What the tool says about itself.
+    pub fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    /// Where it comes from.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// What else it is called.
+    pub fn aliases(&self) -> &[ToolId] {
+        &self.aliases
+    }
+
+    /// Parameters that fit.
+    pub fn example(&self) -> &Map<String, Value> {
+        &self.example
+    }
+
+    /// What is doubtful about its description.
+    pub fn lints(&self) -> &[Lint] {
+        &self.lints
+    }
+
+    /// The digest of the whole description: it changes whenever anything that it promises does.
+    pub fn definition_hash(&self) -> Digest {
+        // A description is plain data with text keys, for which serde_json has no failure.
+        canonical::digest(&serde_json::to_value(&self.spec).unwrap_or_default())
+    }
+
+    /// The paths that a call may change; `None` if the tool does not say.
+    pub fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        self.touches.as_ref().map(|touches| touches(params))
+    }
+
+    /// Whether the parameters fit the schema and the tool's own rules. The failure names every place, never a value.
+    pub fn check_params(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        let document = Value::Object(params.clone());
+        let places = violations(&self.params, &document);
+        if !places.is_empty() {
+            return Err(Failure::new(
+                Code::ParamsInvalid,
+                Phase::Validate,
+                places.join("; "),
+            ));
+        }
+        (self.rule)(params)
+    }
+
+    /// Whether the result fits its schema.
+    pub fn check_result(&self, result: &Value) -> Result<(), Failure> {
+        let places = violations(&self.result, result);
+        if places.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Code::ResultInvalid,
+            Phase::Capture,
+            places.join("; "),
+        ))
+    }
+}
+
+fn compile(tool: &ToolId, which: &'static str, schema: &Value) -> Result<Validator, RegistryError> {
+    let error = |why: String| RegistryError::Schema {
+        tool: tool.clone(),
+        which,
+        why,
+    };
+    jsonschema::draft202012::meta::validate(schema).map_err(|e| error(e.to_string()))?;
+    // Remote references are off: the crate is built without a resolver, so one fails here instead of fetching.
+    let options = jsonschema::draft202012::options().should_validate_formats(true);
+    options.build(schema).map_err(|e| error(e.to_string()))
+}
+
+/// Every place that breaks the schema, with what the schema asks for there. Values are masked: they may be secrets.
+fn violations(validator: &Validator, document: &Value) -> Vec<String> {
+    let mut errors = validator.iter_errors(document);
+    let mut places: Vec<_> = errors
+        .by_ref()
+        .take(VIOLATIONS_MAX)
+        .map(|error| {
+            let place = error.instance_path().to_string();
+            let place = if place.is_empty() { "/" } else { &place };
+            format!("{place}: {}", error.masked())
+        })
+        .collect();
+    let more = errors.take(VIOLATIONS_MAX).count();
+    if more > 0 {
+        places.push(format!("and {more} more"));
+    }
+    places
+}

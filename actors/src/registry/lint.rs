@@ -1,0 +1,70 @@
+//! What a reviewer would ask about a new tool, asked of every tool whenever it is registered.
+
+use effectd_contracts::{RiskLevel, SafetyClass, ToolId};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Definition, RegistryError};
+
+/// Something doubtful about a description that can be lived with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lint {
+    /// Class HIGH in a profile without high isolation: it is raised.
+    ProfileRaised,
+    /// No sentence for people and planners.
+    NoDescription,
+    /// Parameters that the schema does not know pass unseen.
+    OpenParams,
+    /// It changes something and does not say what, so nothing is observed and nothing runs one after another.
+    NoResource,
+}
+
+impl Lint {
+    /// One line for people.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Lint::ProfileRaised => "class HIGH always runs in high isolation; name that profile",
+            Lint::NoDescription => "it has no description; planners choose tools by it",
+            Lint::OpenParams => {
+                "params_schema lets unknown parameters pass; set additionalProperties to false"
+            }
+            Lint::NoResource => "it changes something and names no resource; two of them may run at one time",
+        }
+    }
+}
+
+/// What is doubtful; an error for what cannot be.
+pub(super) fn look_over(definition: &Definition) -> Result<Vec<Lint>, RegistryError> {
+    let spec = &definition.spec;
+    let refused = |what| {
+        Err(RegistryError::Promise {
+            tool: ToolId::clone(&spec.tool_id),
+            what,
+        })
+    };
+    if spec.reversible && definition.touches.is_none() {
+        return refused("says that it can be undone, and does not say which paths it may change");
+    }
+    let changes = spec.risk_level != RiskLevel::Read;
+    if !changes && definition.touches.is_some() {
+        return refused("only reads, and says that it may change paths");
+    }
+    let mut lints = Vec::new();
+    if spec.safety_class == SafetyClass::High && !spec.sandbox_profile.high_isolation {
+        lints.push(Lint::ProfileRaised);
+    }
+    if spec.description.trim().is_empty() {
+        lints.push(Lint::NoDescription);
+    }
+    if spec.params_schema.get("additionalProperties") != Some(&Value::Bool(false)) {
+        lints.push(Lint::OpenParams);
+    }
+    if changes && spec.resource.is_none() && definition.touches.is_none() {
+        lints.push(Lint::NoResource);
+    }
+    for lint in &lints {
+        tracing::warn!(tool_id = %spec.tool_id, "{}", lint.meaning());
+    }
+    Ok(lints)
+}

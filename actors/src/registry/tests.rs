@@ -1,0 +1,203 @@
+//! What the registry takes, what it refuses, and that every world sees the same tool.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use effectd_contracts::{Code, RiskTier};
+use serde_json::json;
+
+fn spec(change: impl FnOnce(&mut Value)) -> ToolSpec {
+    let mut value = json!({
+        "tool_id": "t.x", "version": "1.0.0", "caps_required": [], "side_effects": ["filesystem_write"],
+        "safety_class": "LOW", "risk_level": "write",
+        "params_schema": {
+            "type": "object", "required": ["path", "when"], "additionalProperties": false,
+            "properties": { "path": { "type": "string" }, "when": { "type": "string", "format": "date-time" } },
+        },
+        "result_schema": { "type": "object" },
+    });
+    change(&mut value);
+    serde_json::from_value(value).unwrap()
+}
+
+fn entry() -> Arc<Entry> {
+    let mut registry = Registry::default();
+    registry.register(tool(Source::Core, spec(|_| ()))).unwrap();
+    registry.get(&"t.x".parse().unwrap()).unwrap().clone()
+}
+
+#[test]
+fn every_violation_is_named_by_its_place_and_no_value_is_told() {
+    let params = json!({ "path": 7, "when": "s3cret", "extra": 1 })
+        .as_object()
+        .unwrap()
+        .clone();
+    let failure = entry().check_params(&params).unwrap_err();
+    assert_eq!(failure.code, Code::ParamsInvalid);
+    for place in ["/path: ", "/when: ", "extra"] {
+        assert!(failure.message.contains(place), "{}", failure.message);
+    }
+    assert!(!failure.message.contains("s3cret"), "{}", failure.message);
+}
+
+#[test]
+fn formats_are_asserted() {
+    let params = |when: &str| json!({ "path": "x", "when": when }).as_object().unwrap().clone();
+    assert!(entry().check_params(&params("2026-01-01T00:00:00Z")).is_ok());
+    assert!(entry().check_params(&params("yesterday")).is_err());
+}
+
+#[test]
+fn doubles_and_unusable_schemas_are_refused() {
+    let mut registry = Registry::default();
+    registry.register(tool(Source::Core, spec(|_| ()))).unwrap();
+    let twice = registry.register(tool(Source::Core, spec(|_| ()))).unwrap_err();
+    assert!(matches!(twice, RegistryError::Duplicate { .. }));
+    let bad = [
+        json!({ "type": "object", "minimum": "x" }),
+        json!({ "type": "object", "$ref": "https://example.org/s" }),
+    ];
+    for schema in bad {
+        let spec = spec(|v| {
+            v["tool_id"] = json!("t.y");
+            v["result_schema"] = schema;
+        });
+        let error = registry.register(tool(Source::Core, spec)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                RegistryError::Schema {
+                    which: "result_schema",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}
+
+fn tool(source: Source, spec: ToolSpec) -> Definition {
+    Definition::new(source, spec, Arc::new(|_| Ok(())))
+}
+
+fn id(text: &str) -> ToolId {
+    text.parse().unwrap()
+}
+
+#[test]
+fn the_more_trusted_source_keeps_the_name_in_whatever_order_they_come() {
+    use Source::{Connector, Core, Plugin, Provider};
+    let sources = [Core, Provider, Plugin, Connector];
+    for first in sources {
+        for second in sources {
+            let both = vec![tool(first, spec(|_| ())), tool(second, spec(|_| ()))];
+            let (registry, refused) = Registry::assemble(both);
+            assert_eq!(registry.find(&id("t.x")).unwrap().source(), first.min(second));
+            let [RegistryError::Duplicate { held_by, refused, .. }] = &refused[..] else {
+                panic!("{refused:?}");
+            };
+            assert_eq!((*held_by, *refused), (first.min(second), first.max(second)));
+        }
+    }
+}
+
+#[test]
+fn aliases_lead_to_the_one_tool_and_cannot_take_a_name() {
+    let mut registry = Registry::default();
+    let mut named = tool(Source::Core, spec(|_| ()));
+    named.aliases = vec![id("x")];
+    registry.register(named).unwrap();
+    assert_eq!(registry.find(&id("x")).unwrap().spec().tool_id, id("t.x"));
+    assert_eq!(registry.iter().count(), 1);
+    for (name, alias) in [("t.y", "t.x"), ("t.y", "x"), ("x", "z")] {
+        let mut thief = tool(Source::Plugin, spec(|v| v["tool_id"] = json!(name)));
+        thief.aliases = vec![id(alias)];
+        let error = registry.register(thief).unwrap_err();
+        assert!(matches!(error, RegistryError::Duplicate { .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_unknown_name_is_a_typed_error_that_names_the_nearest() {
+    let mut registry = Registry::default();
+    let write = |v: &mut Value| v["tool_id"] = json!("files.write_text");
+    registry.register(tool(Source::Core, spec(write))).unwrap();
+    let text = |name: &str| registry.find(&id(name)).unwrap_err().to_string();
+    assert_eq!(
+        text("files.wirte_text"),
+        "there is no tool files.wirte_text; did you mean files.write_text?"
+    );
+    assert_eq!(
+        text("mail.send"),
+        "there is no tool mail.send; `effectd tools list` shows what there is"
+    );
+}
+
+#[test]
+fn what_is_promised_without_means_is_refused_and_doubts_are_told() {
+    let mut registry = Registry::default();
+    let undoable = tool(Source::Core, spec(|v| v["reversible"] = json!(true)));
+    let error = registry.register(undoable).unwrap_err();
+    assert!(matches!(error, RegistryError::Promise { .. }), "{error}");
+    let mut reader = tool(
+        Source::Core,
+        spec(|v| {
+            v["side_effects"] = json!(["read_only"]);
+            v["risk_level"] = json!("read");
+        }),
+    );
+    reader.touches = Some(Arc::new(|_| Vec::new()));
+    let error = registry.register(reader).unwrap_err();
+    assert!(matches!(error, RegistryError::Promise { .. }), "{error}");
+    let doubtful = tool(
+        Source::Core,
+        spec(|v| {
+            v["safety_class"] = json!("HIGH");
+            v["params_schema"]["additionalProperties"] = json!(true);
+        }),
+    );
+    registry.register(doubtful).unwrap();
+    let entry = registry.find(&id("t.x")).unwrap();
+    let wanted = [
+        Lint::ProfileRaised,
+        Lint::NoDescription,
+        Lint::OpenParams,
+        Lint::NoResource,
+    ];
+    assert_eq!(entry.lints(), wanted);
+    assert!(entry.spec().effective_profile().high_isolation);
+    for (field, value) in [("safety_class", "EXTREME"), ("sandbox_profile", "foo")] {
+        let mut value_of = serde_json::to_value(spec(|_| ())).unwrap();
+        value_of[field] = json!(value);
+        assert!(serde_json::from_value::<ToolSpec>(value_of).is_err(), "{field}");
+    }
+}
+
+#[test]
+fn one_registration_is_seen_alike_in_all_views() {
+    let mut registry = Registry::default();
+    let described = |v: &mut Value| v["description"] = json!("Does it.");
+    registry.register(tool(Source::Plugin, spec(described))).unwrap();
+    let entry = registry.find(&id("t.x")).unwrap();
+    let capability = serde_json::to_value(entry.capability()).unwrap();
+    let mut fields: Vec<_> = capability.as_object().unwrap().keys().collect();
+    fields.sort();
+    assert_eq!(fields, ["description", "id", "input_schema", "output_schema"]);
+    let definition = entry.action_definition();
+    let package = entry.package().unwrap();
+    assert_eq!(
+        (&definition.id, &package.name),
+        (&entry.spec().tool_id, &entry.spec().tool_id)
+    );
+    assert_eq!(definition.params, entry.spec().params_schema);
+    assert_eq!(package.input_schema, definition.params);
+    assert_eq!(
+        (package.risk_tier, package.permissions.filesystem),
+        (RiskTier::R2, "workspace")
+    );
+    assert!(package.verification.required && package.rollback.required);
+    let core = Entry::new(tool(Source::Core, spec(described))).unwrap();
+    assert!(core.package().is_none());
+    assert_eq!(core.definition_hash(), entry.definition_hash());
+    let other = Entry::new(tool(Source::Core, spec(|v| v["version"] = json!("1.0.1")))).unwrap();
+    assert_ne!(other.definition_hash(), entry.definition_hash());
+}

@@ -1,0 +1,129 @@
+//! One tool in the words of each world that asks for it. All of them are made from the one entry, so they cannot differ.
+
+use effectd_contracts::{RiskLevel, RiskTier, SideEffect, ToolId};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Entry, Source};
+
+/// A capability: what automations are put together from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CapabilityView {
+    /// The one id.
+    pub id: ToolId,
+    /// One sentence.
+    pub description: String,
+    /// What goes in.
+    pub input_schema: Value,
+    /// What comes out.
+    pub output_schema: Value,
+}
+
+/// An action: what agents choose from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActionDefinition {
+    /// The one id.
+    pub id: ToolId,
+    /// One sentence.
+    pub description: String,
+    /// What it does to the world, in one word.
+    pub risk_level: RiskLevel,
+    /// What goes in.
+    pub params: Value,
+}
+
+/// A package, as installed plugins describe themselves.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Package {
+    /// The one id.
+    pub name: ToolId,
+    /// The tier that decides.
+    pub risk_tier: RiskTier,
+    /// What goes in.
+    pub input_schema: Value,
+    /// What comes out.
+    pub output_schema: Value,
+    /// What it may use.
+    pub permissions: Permissions,
+    /// How its work is checked.
+    pub verification: Verification,
+    /// How its work is taken back.
+    pub rollback: Rollback,
+}
+
+/// What a package may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Permissions {
+    /// Programs that it names itself; the policy's list holds beside it.
+    pub commands: Vec<String>,
+    /// `workspace` or `none`.
+    pub filesystem: &'static str,
+}
+
+/// How a package's work is checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verification {
+    /// Whether it must be.
+    pub required: bool,
+    /// By which programs.
+    pub commands: Vec<String>,
+}
+
+/// How a package's work is taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rollback {
+    /// Whether it must be possible.
+    pub required: bool,
+}
+
+impl Entry {
+    /// The tool as a capability.
+    pub fn capability(&self) -> CapabilityView {
+        let spec = self.spec();
+        CapabilityView {
+            id: spec.tool_id.clone(),
+            description: spec.description.clone(),
+            input_schema: spec.params_schema.clone(),
+            output_schema: spec.result_schema.clone(),
+        }
+    }
+
+    /// The tool as an action.
+    pub fn action_definition(&self) -> ActionDefinition {
+        let spec = self.spec();
+        ActionDefinition {
+            id: spec.tool_id.clone(),
+            description: spec.description.clone(),
+            risk_level: spec.risk_level,
+            params: spec.params_schema.clone(),
+        }
+    }
+
+    /// The tool as a package; `None` for whatever is not one.
+    pub fn package(&self) -> Option<Package> {
+        let spec = self.spec();
+        let writes = spec
+            .side_effects
+            .iter()
+            .any(|effect| matches!(effect, SideEffect::FilesystemWrite | SideEffect::FilesystemDelete));
+        (self.source() == Source::Plugin).then(|| Package {
+            name: spec.tool_id.clone(),
+            risk_tier: spec.tier(),
+            input_schema: spec.params_schema.clone(),
+            output_schema: spec.result_schema.clone(),
+            permissions: Permissions {
+                commands: Vec::new(),
+                filesystem: if writes { "workspace" } else { "none" },
+            },
+            verification: Verification {
+                required: spec.tier() >= RiskTier::R2,
+                commands: Vec::new(),
+            },
+            rollback: Rollback {
+                required: spec.tier() >= RiskTier::R2,
+            },
+        })
+    }
+}

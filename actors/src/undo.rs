@@ -1,0 +1,160 @@
+//! Undoing: from a receipt to what has to be put back.
+
+use effectd_bus::{BlobError, Shelf};
+use effectd_contracts::digest::hex;
+use effectd_contracts::{
+    Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, ReceiptId, Restore, SpaceId,
+    Standing, Touch,
+};
+use serde_json::{Map, Value};
+
+use crate::parts::Parts;
+use crate::preimage::{Looked, keyed, keyed_name};
+
+fn refused(code: Code, why: impl Into<String>) -> Failure {
+    Failure::new(code, Phase::Sandbox, why)
+}
+
+/// What the action of the receipt changed, if that can be undone in this space.
+fn changes(parts: &Parts, space: &SpaceId, params: &Map<String, Value>) -> Result<Observed, Failure> {
+    let id = params
+        .get("receipt_id")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let unknown = || {
+        let why =
+            format!("there is no receipt {id} of this space; `effectd undo` takes the receipt of an action");
+        refused(Code::UndoGone, why)
+    };
+    let id = ReceiptId::new(id).map_err(|_| unknown())?;
+    let stored = parts.store.receipt(&id).map_err(|error| {
+        let why = format!("{error}; ask again");
+        refused(Code::StoreUnavailable, why)
+    })?;
+    let receipt = stored
+        .and_then(|stored| stored.parse().ok())
+        .ok_or_else(unknown)?;
+    // Another space's receipts are not told apart from none.
+    if &receipt.space_id != space {
+        return Err(unknown());
+    }
+    match receipt.effects {
+        Effects::Observed(observed) if observed.undoable => Ok(observed),
+        Effects::Observed(observed) if observed.changes.is_empty() => {
+            Err(refused(Code::UndoGone, "that action changed nothing"))
+        }
+        Effects::Observed(_) => Err(refused(Code::UndoGone, "what that action replaced was not kept")),
+        Effects::None => Err(refused(Code::UndoGone, "that action did nothing")),
+        Effects::Unobserved | Effects::Possible => {
+            Err(refused(Code::UndoGone, "nobody saw what that action changed"))
+        }
+    }
+}
+
+/// The paths that an undo changes.
+pub(crate) fn touched(
+    parts: &Parts,
+    space: &SpaceId,
+    params: &Map<String, Value>,
+) -> Result<Vec<Touch>, Failure> {
+    let observed = changes(parts, space, params)?;
+    let moved = |change: &PathChange| goes_on(&observed, change);
+    Ok(observed
+        .changes
+        .iter()
+        .map(|change| Touch {
+            path: change.path.clone(),
+            goes_on: moved(change),
+        })
+        .collect())
+}
+
+/// Whether what stands at the change's path now goes back to another path, and so need not be kept.
+fn goes_on(observed: &Observed, change: &PathChange) -> bool {
+    let Standing::File(now) = &change.after else {
+        return false;
+    };
+    observed.changes.iter().any(|other| {
+        other.path != change.path
+            && matches!(&other.before, Standing::File(then) if then.digest == now.digest)
+    })
+}
+
+/// What is to be put back, given what stands there now. Whatever has changed since is left alone.
+pub(crate) fn plan(
+    parts: &Parts,
+    space: &SpaceId,
+    params: &Map<String, Value>,
+    looked: &[Looked],
+) -> Result<Vec<Restore>, Failure> {
+    let observed = changes(parts, space, params)?;
+    let now = |path: &str| looked.iter().find(|looked| looked.seen.path == path);
+    let mut restore = Vec::new();
+    for change in &observed.changes {
+        let is = now(&change.path).map_or(&Standing::Absent, |looked| &looked.seen.standing);
+        let seen = keyed(parts, is);
+        // As it was already: another undo, or this one before it was interrupted.
+        if seen == change.before {
+            restore.push(Restore {
+                path: change.path.clone(),
+                now: is.clone(),
+                then: is.clone(),
+                content: None,
+            });
+            continue;
+        }
+        let interrupted = seen == Standing::Absent && goes_on(&observed, change);
+        if seen != change.after && !interrupted {
+            let why = format!("{} has changed since; nothing was undone", change.path);
+            return Err(refused(Code::StateChanged, why));
+        }
+        let (then, content) = then(parts, space, change, looked)?;
+        restore.push(Restore {
+            path: change.path.clone(),
+            now: is.clone(),
+            then,
+            content,
+        });
+    }
+    Ok(restore)
+}
+
+/// What is to stand there again, with its content unless that lies at another path.
+fn then(
+    parts: &Parts,
+    space: &SpaceId,
+    change: &PathChange,
+    looked: &[Looked],
+) -> Result<(Standing, Option<String>), Failure> {
+    let Standing::File(was) = &change.before else {
+        return Ok((change.before.clone(), None));
+    };
+    let name = was.digest.strip_prefix("hmac-sha256:").unwrap_or_default();
+    let elsewhere = looked.iter().find_map(|looked| match &looked.seen.standing {
+        Standing::File(state)
+            if looked.seen.path != change.path && keyed_name(parts, &state.digest) == name =>
+        {
+            Some(state.digest.clone())
+        }
+        Standing::File(_) | Standing::Absent | Standing::Folder | Standing::Other => None,
+    });
+    let (digest, content) = match (parts.blobs.get(Shelf::Preimages, space, name), elsewhere) {
+        (Ok(content), _) => (Digest::of(&content).to_string(), Some(hex(&content))),
+        (Err(_), Some(digest)) => (digest, None),
+        (Err(BlobError::Gone), None) => {
+            return Err(refused(
+                Code::UndoGone,
+                "what was replaced is not kept any more; the quota was needed for newer",
+            ));
+        }
+        (Err(error), None) => return Err(refused(Code::StoreUnavailable, error.to_string())),
+    };
+    if keyed_name(parts, &digest) != name {
+        return Err(refused(Code::UndoGone, "what is kept is not what was replaced"));
+    }
+    let state = FileState {
+        digest,
+        ..was.clone()
+    };
+    Ok((Standing::File(state), content))
+}

@@ -1,0 +1,309 @@
+//! `command.run`: runs one program of the system in the space, by its words and never through a shell.
+
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+use effectd_contracts::digest::hex;
+use effectd_contracts::{Artifact, Code, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
+use serde_json::{Map, Value, json};
+
+use crate::limits::{
+    ARGV_MAX, ARGV_WORD_BYTES_MAX, COMMAND_TIME_MAX, OUTPUT_HEAD_BYTES_MAX, OUTPUT_KEPT_BYTES_MAX,
+};
+use crate::params;
+use crate::spacepath::Base;
+use crate::tool::Tool;
+use crate::workspace::Workspace;
+
+/// Where programs are looked for. The space itself holds nothing that can be executed: the sandbox sees to that.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+
+/// Runs a program that is on the policy's list.
+#[derive(Debug, Clone, Copy)]
+pub struct Run;
+
+impl Tool for Run {
+    fn id(&self) -> &'static str {
+        "command.run"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Runs one program of the system in the space: by its words, never through a shell, without network, and \
+                only if it is on the policy's list of commands.",
+            "caps_required": ["command.run", "workspace:shared:write"],
+            "params_schema": {
+                "type": "object",
+                "required": ["argv", "space_id"],
+                "properties": {
+                    "argv": {
+                        "type": "array", "minItems": 1, "maxItems": ARGV_MAX, "x-command": true,
+                        "items": { "type": "string", "maxLength": ARGV_WORD_BYTES_MAX },
+                    },
+                    "directory_path": params::path_schema(),
+                    "stdin": { "type": "string" },
+                    "space_id": params::space_schema(),
+                },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["stdout", "stderr", "stdout_bytes", "stderr_bytes"],
+                "properties": {
+                    "exit_code": { "type": "integer", "x-public": true },
+                    "signal": { "type": "integer", "x-public": true },
+                    "stdout": { "type": "string" },
+                    "stderr": { "type": "string" },
+                    "stdout_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                    "stderr_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                    "dry_run": { "type": "boolean", "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["process_exec", "filesystem_write"],
+            "safety_class": "MEDIUM",
+            "risk_level": "write",
+            "timeout_ms": COMMAND_TIME_MAX.as_millis() as u64,
+            "resource": "space:{space_id}",
+            "repeat": "never",
+            "sandbox_profile": "exec",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "argv": ["wc", "-l", "notes/w36.txt"], "space_id": "shared:household" })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        let argv = argv(params)?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+        if !argv[0].chars().all(plain) || argv[0].starts_with(['.', '-']) || argv[0].is_empty() {
+            return Err(params::invalid(
+                "argv/0",
+                "the plain name of a program is needed, without a path",
+            ));
+        }
+        if argv.iter().any(|word| word.contains('\0')) {
+            return Err(params::invalid("argv", "a word has a NUL in it"));
+        }
+        if params.contains_key("directory_path")
+            && params::folder(params, "directory_path")?.base() != Base::Workspace
+        {
+            return Err(params::invalid(
+                "directory_path",
+                "it must be workspace or beneath it",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Quality is 1 for a program that ends well, and 0 otherwise. What is too long for the result becomes an artifact.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let mut child = start(workspace, &call.params)?;
+        let stdin = params::optional_text(&call.params, "stdin").unwrap_or_default();
+        let (outputs, status) = std::thread::scope(|scope| {
+            let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+            // A program need not read what it is given.
+            scope.spawn(move || input.map(|mut input| input.write_all(stdin.as_bytes())));
+            let out = scope.spawn(move || out.map(Kept::read).unwrap_or_default());
+            let err = scope.spawn(move || err.map(Kept::read).unwrap_or_default());
+            let status = child.wait();
+            let joined = [out.join(), err.join()].map(Result::unwrap_or_default);
+            (joined, status)
+        });
+        let status = status.map_err(|error| failed(&format!("the program cannot be waited for: {error}")))?;
+        let [out, err] = outputs;
+        let mut result = json!({
+            "stdout": out.head(), "stderr": err.head(), "stdout_bytes": out.total, "stderr_bytes": err.total,
+        });
+        if let Some(code) = status.code() {
+            result["exit_code"] = json!(code);
+        }
+        if let Some(signal) = status.signal() {
+            result["signal"] = json!(signal);
+        }
+        let long = [("stdout", &out), ("stderr", &err)].into_iter();
+        let artifacts = long
+            .filter(|(_, kept)| kept.is_long())
+            .map(|(name, kept)| Artifact {
+                name: name.to_owned(),
+                content: hex(&kept.bytes),
+            });
+        Ok(ToolOutput {
+            result,
+            quality: Some(if status.success() { 1.0 } else { 0.0 }),
+            artifacts: artifacts.collect(),
+        })
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        self.check(&call.params)?;
+        let argv = argv(&call.params)?;
+        directory(workspace, &call.params)?;
+        let found = PATH
+            .split(':')
+            .any(|folder| std::path::Path::new(folder).join(argv[0]).is_file());
+        if !found {
+            return Err(not_found(argv[0]));
+        }
+        let result =
+            json!({ "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0, "dry_run": true });
+        Ok(ToolOutput::new(result, None))
+    }
+}
+
+fn failed(why: &str) -> Failure {
+    Failure::new(Code::ToolFailed, Phase::Dispatch, why)
+}
+
+fn not_found(program: &str) -> Failure {
+    let message =
+        format!("there is no program {program} in {PATH}; the policy may list what the system does not have");
+    Failure::new(Code::FileNotFound, Phase::Dispatch, message)
+}
+
+fn argv(params: &Map<String, Value>) -> Result<Vec<&str>, Failure> {
+    let words = params.get("argv").and_then(Value::as_array);
+    let words: Option<Vec<_>> = words.and_then(|words| words.iter().map(Value::as_str).collect());
+    words
+        .filter(|words| !words.is_empty())
+        .ok_or_else(|| params::invalid("argv", "a list of words is needed"))
+}
+
+fn directory(workspace: &Workspace<'_>, params: &Map<String, Value>) -> Result<String, Failure> {
+    if !params.contains_key("directory_path") {
+        return Ok(workspace.root_name().to_owned());
+    }
+    let folder = params::folder(params, "directory_path")?;
+    // The program starts there by name; should a link take its place, the sandbox still ends at the space.
+    workspace.walk(&folder, false)?;
+    Ok(format!("{}/{}", workspace.root_name(), folder.relative()))
+}
+
+fn start(workspace: &Workspace<'_>, params: &Map<String, Value>) -> Result<Child, Failure> {
+    let argv = argv(params)?;
+    let program = PATH
+        .split(':')
+        .map(|folder| std::path::Path::new(folder).join(argv[0]))
+        .find(|path| path.is_file());
+    let program = program.ok_or_else(|| not_found(argv[0]))?;
+    Command::new(program)
+        .args(&argv[1..])
+        .current_dir(directory(workspace, params)?)
+        .env_clear()
+        .envs([
+            ("PATH", PATH),
+            ("HOME", "/tmp"),
+            ("TMPDIR", "/tmp"),
+            ("LANG", "C.UTF-8"),
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(&format!("{} cannot be started: {error}", argv[0])))
+}
+
+/// The beginning of an output, and how long all of it was.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    total: u64,
+}
+
+impl Kept {
+    /// Reads to the end, so that the program is never stopped by a full pipe, and keeps what it may.
+    fn read(mut from: impl Read) -> Self {
+        let mut kept = Self::default();
+        let mut piece = [0; 16_384];
+        while let Ok(count) = from.read(&mut piece) {
+            if count == 0 {
+                break;
+            }
+            kept.total += count as u64;
+            let room = OUTPUT_KEPT_BYTES_MAX.saturating_sub(kept.bytes.len());
+            kept.bytes.extend_from_slice(&piece[..count.min(room)]);
+        }
+        kept
+    }
+
+    fn is_long(&self) -> bool {
+        self.bytes.len() > OUTPUT_HEAD_BYTES_MAX
+    }
+
+    /// What stands in the result: bytes that are not text are marked as such.
+    fn head(&self) -> String {
+        let end = self.bytes.len().min(OUTPUT_HEAD_BYTES_MAX);
+        String::from_utf8_lossy(&self.bytes[..end]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+
+    #[test]
+    fn words_are_words_and_no_shell_reads_them() {
+        let place = Place::new();
+        let params = json!({ "argv": ["echo", "$HOME; rm -rf /", "`id`"] });
+        let output = place.run(&Run, params).unwrap();
+        assert_eq!(output.result["stdout"], "$HOME; rm -rf / `id`\n");
+        assert_eq!(
+            (output.quality, &output.result["exit_code"]),
+            (Some(1.0), &json!(0))
+        );
+        let piped = place
+            .run(&Run, json!({ "argv": ["wc", "-c"], "stdin": "12345" }))
+            .unwrap();
+        assert_eq!(piped.result["stdout"], "5\n");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_told_with_its_code() {
+        let place = Place::new();
+        let output = place.run(&Run, json!({ "argv": ["ls", "none"] })).unwrap();
+        assert_eq!(
+            (output.quality, output.result["exit_code"] == 0),
+            (Some(0.0), false)
+        );
+        assert!(output.result["stderr"].as_str().unwrap().contains("none"));
+        let failure = place
+            .run(&Run, json!({ "argv": ["no-such-program"] }))
+            .unwrap_err();
+        assert_eq!(failure.code, Code::FileNotFound);
+    }
+
+    #[test]
+    fn long_output_is_kept_beside_the_result_up_to_its_bound() {
+        let place = Place::new();
+        let output = place
+            .run(&Run, json!({ "argv": ["seq", "1", "200000"] }))
+            .unwrap();
+        let total = output.result["stdout_bytes"].as_u64().unwrap();
+        assert!(total > OUTPUT_KEPT_BYTES_MAX as u64);
+        assert_eq!(
+            output.result["stdout"].as_str().unwrap().len(),
+            OUTPUT_HEAD_BYTES_MAX
+        );
+        assert_eq!(output.artifacts.len(), 1);
+        assert_eq!(output.artifacts[0].content.len(), 2 * OUTPUT_KEPT_BYTES_MAX);
+    }
+
+    #[test]
+    fn only_plain_names_of_programs_are_taken() {
+        for name in ["", "/bin/ls", "../ls", "./ls", "a/b", "-x", ".", "l s", "ls\0"] {
+            let params = json!({ "argv": [name] });
+            let failure = Run.check(params.as_object().unwrap()).unwrap_err();
+            assert_eq!(failure.code, Code::ParamsInvalid, "{name:?}");
+        }
+        let outside = json!({ "argv": ["ls"], "directory_path": "tmp/x" });
+        assert!(Run.check(outside.as_object().unwrap()).is_err());
+        let nul = json!({ "argv": ["ls", "a\0b"] });
+        assert!(Run.check(nul.as_object().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,341 @@
+//! `core.diagnose_error`: says what an error message usually means and what to do next.
+//!
+//! It looks only at the text that it is given, so that the same text always gets the same answer.
+
+use effectd_contracts::{Code, Failure, ToolCall, ToolOutput, ToolSpec};
+use serde_json::{Map, Value, json};
+
+use crate::limits::DIAGNOSE_BYTES_MAX;
+use crate::params;
+use crate::tool::Tool;
+use crate::workspace::Workspace;
+
+/// Explains errors.
+#[derive(Debug, Clone, Copy)]
+pub struct DiagnoseError;
+
+/// A kind of error: its name, words that give it away, its cause, what to do, and whether trying again may help.
+struct Pattern {
+    category: &'static str,
+    words: &'static [&'static str],
+    cause: &'static str,
+    next: &'static str,
+    retry: bool,
+}
+
+const PATTERNS: &[Pattern] = &[
+    Pattern {
+        category: "disk_full",
+        words: &[
+            "no space left on device",
+            "enospc",
+            "disk quota exceeded",
+            "edquot",
+        ],
+        cause: "The disk or its quota is full.",
+        next: "Free some room, then do it again.",
+        retry: true,
+    },
+    Pattern {
+        category: "permission_denied",
+        words: &[
+            "permission denied",
+            "operation not permitted",
+            "eacces",
+            "eperm",
+            "access is denied",
+        ],
+        cause: "The program may not touch what it tried to touch.",
+        next: "Look at the owner and permissions of the path, or ask for a wider policy.",
+        retry: false,
+    },
+    Pattern {
+        category: "out_of_memory",
+        words: &[
+            "out of memory",
+            "cannot allocate memory",
+            "oom-kill",
+            "enomem",
+            "killed process",
+            "heap out of",
+        ],
+        cause: "There was not enough memory.",
+        next: "Give it less to do at a time, or raise its memory limit.",
+        retry: false,
+    },
+    Pattern {
+        category: "program_not_found",
+        words: &[
+            "command not found",
+            "is not recognized as an internal",
+            "executable file not found",
+        ],
+        cause: "The program is not installed or not on the path.",
+        next: "Install it, or use a program that is there.",
+        retry: false,
+    },
+    Pattern {
+        category: "module_not_found",
+        words: &[
+            "modulenotfounderror",
+            "cannot find module",
+            "unresolved import",
+            "no module named",
+            "unresolved external",
+        ],
+        cause: "A library that the code needs is not there.",
+        next: "Install the dependency, or correct its name.",
+        retry: false,
+    },
+    Pattern {
+        category: "not_found",
+        words: &[
+            "no such file or directory",
+            "enoent",
+            "file not found",
+            "does not exist",
+            "404 not found",
+        ],
+        cause: "Something that is named is not there.",
+        next: "Check the name and where it is looked for; files.list and files.search help.",
+        retry: false,
+    },
+    Pattern {
+        category: "merge_conflict",
+        words: &[
+            "merge conflict",
+            "conflict (content)",
+            "<<<<<<< ",
+            "patch does not apply",
+            "hunk failed",
+        ],
+        cause: "Two changes meet at one place.",
+        next: "Read the file as it is now, and make the change anew.",
+        retry: false,
+    },
+    Pattern {
+        category: "syntax",
+        words: &[
+            "syntax error",
+            "syntaxerror",
+            "unexpected token",
+            "parse error",
+            "unexpected end of",
+            "expected one of",
+        ],
+        cause: "The text is not well-formed for its reader.",
+        next: "Look at the line that the message names, and the one before it.",
+        retry: false,
+    },
+    Pattern {
+        category: "type_mismatch",
+        words: &[
+            "mismatched types",
+            "typeerror",
+            "type mismatch",
+            "cannot convert",
+            "is not assignable to",
+        ],
+        cause: "A value is of another kind than its place wants.",
+        next: "Compare what is given with what is wanted at that line.",
+        retry: false,
+    },
+    Pattern {
+        category: "address_in_use",
+        words: &[
+            "address already in use",
+            "eaddrinuse",
+            "port is already allocated",
+        ],
+        cause: "Another program has the port.",
+        next: "Stop the other program, or choose another port.",
+        retry: false,
+    },
+    Pattern {
+        category: "network",
+        words: &[
+            "connection refused",
+            "econnrefused",
+            "connection reset",
+            "network is unreachable",
+            "name or service not known",
+            "could not resolve host",
+            "temporary failure in name resolution",
+            "enetunreach",
+        ],
+        cause: "The other side cannot be reached.",
+        next: "In effectd's sandbox there is no network at all; elsewhere, check name, port and whether the service runs.",
+        retry: true,
+    },
+    Pattern {
+        category: "certificate",
+        words: &[
+            "certificate verify failed",
+            "certificate has expired",
+            "self signed certificate",
+            "unknown ca",
+        ],
+        cause: "The other side's certificate is not trusted.",
+        next: "Check the clock, the host name and the trusted roots; do not switch the check off.",
+        retry: false,
+    },
+    Pattern {
+        category: "timeout",
+        words: &["timed out", "timeout", "deadline exceeded", "etimedout"],
+        cause: "It took longer than it may.",
+        next: "Give it more time or less to do; trying again may help.",
+        retry: true,
+    },
+    Pattern {
+        category: "crash",
+        words: &[
+            "segmentation fault",
+            "sigsegv",
+            "core dumped",
+            "panicked at",
+            "stack overflow",
+            "assertion failed",
+        ],
+        cause: "The program ended by a fault of its own.",
+        next: "The first lines of the trace name the place; make the input smaller until it goes away.",
+        retry: false,
+    },
+];
+
+impl Tool for DiagnoseError {
+    fn id(&self) -> &'static str {
+        "core.diagnose_error"
+    }
+
+    fn aliases(&self) -> &'static [&'static str] {
+        &["diagnose_error"]
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Says what an error message usually means, what to do next, and whether trying again may help. It looks \
+                at the text alone.",
+            "caps_required": ["diagnose"],
+            "params_schema": {
+                "type": "object",
+                "properties": {
+                    "error_text": { "type": "string", "maxLength": DIAGNOSE_BYTES_MAX },
+                    "space_id": params::space_schema(),
+                },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["category", "cause", "next_steps", "retry_may_help"],
+                "properties": {
+                    "category": { "type": "string", "x-public": true },
+                    "cause": { "type": "string", "x-public": true },
+                    "next_steps": { "type": "array", "items": { "type": "string" }, "x-public": true },
+                    "retry_may_help": { "type": "boolean", "x-public": true },
+                    "also": { "type": "array", "items": { "type": "string" }, "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["read_only"],
+            "safety_class": "LOW",
+            "risk_level": "read",
+            "risk_tier": "R1",
+            "timeout_ms": 4000,
+            "repeat": "safe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "error_text": "cp: cannot create regular file 'x': No space left on device", "space_id": "shared:household" })
+    }
+
+    fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Quality is 1 if the error is known, and a half if it is not.
+    fn run(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let text = params::optional_text(&call.params, "error_text").unwrap_or_default();
+        let text = text.to_lowercase();
+        if let Some(code) = own_code(&text) {
+            let result = json!({
+                "category": code.as_str(), "cause": code.meaning(), "retry_may_help": code.retryable(),
+                "next_steps": ["It is a code of effectd itself; `effectd policy explain` and the receipt say more."],
+            });
+            return Ok(ToolOutput::new(result, Some(1.0)));
+        }
+        let mut known = PATTERNS
+            .iter()
+            .filter(|pattern| pattern.words.iter().any(|word| text.contains(word)));
+        let Some(first) = known.next() else {
+            let next = if text.trim().is_empty() {
+                "Give the message of the error as error_text."
+            } else {
+                "Give more of the output: the first error is often above the last."
+            };
+            let result = json!({
+                "category": "unknown", "cause": "The text does not give it away.", "next_steps": [next],
+                "retry_may_help": false,
+            });
+            return Ok(ToolOutput::new(result, Some(0.5)));
+        };
+        let also: Vec<_> = known.map(|pattern| pattern.category).collect();
+        let result = json!({
+            "category": first.category, "cause": first.cause, "next_steps": [first.next],
+            "retry_may_help": first.retry, "also": also,
+        });
+        Ok(ToolOutput::new(result, Some(1.0)))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        self.run(workspace, call)
+    }
+}
+
+/// A code of effectd's own that stands in the text as a word.
+fn own_code(text: &str) -> Option<Code> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut words = text.split(|c| !is_word(c)).filter(|word| word.contains('_'));
+    words.find_map(|word| word.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+    use effectd_contracts::RiskTier;
+
+    fn category(text: &str) -> String {
+        let output = Place::new()
+            .run(&DiagnoseError, json!({ "error_text": text }))
+            .unwrap();
+        output.result["category"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn common_errors_are_known() {
+        for (text, wanted) in [
+            ("cp: write error: No space left on device", "disk_full"),
+            ("bash: foo: command not found", "program_not_found"),
+            ("thread 'main' panicked at src/main.rs:3", "crash"),
+            ("error[E0308]: mismatched types", "type_mismatch"),
+            (
+                "idempotency_conflict: this key was used before",
+                "idempotency_conflict",
+            ),
+            ("something odd", "unknown"),
+        ] {
+            assert_eq!(category(text), wanted, "{text}");
+        }
+        assert_eq!(DiagnoseError.spec().tier(), RiskTier::R1);
+    }
+
+    #[test]
+    fn nothing_given_is_no_error() {
+        let output = Place::new().run_exactly(&DiagnoseError, json!({})).unwrap();
+        assert_eq!(output.result["category"], "unknown");
+    }
+}

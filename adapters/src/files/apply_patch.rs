@@ -1,0 +1,236 @@
+//! `files.apply_patch`: applies a unified diff, all of it or nothing.
+
+use effectd_contracts::{
+    Code, Failure, Phase, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
+};
+use serde_json::{Map, Value, json};
+
+use super::patch::{FilePatch, Patch};
+use crate::before::{before, is_content, now};
+use crate::limits::TEXT_FILE_BYTES_MAX;
+use crate::params;
+use crate::tool::Tool;
+use crate::workspace::{Existing, FileProblem, Workspace};
+
+/// Applies a patch to text files. It creates and changes files; it neither deletes nor renames any.
+#[derive(Debug, Clone, Copy)]
+pub struct ApplyPatch;
+
+impl Tool for ApplyPatch {
+    fn id(&self) -> &'static str {
+        "files.apply_patch"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Applies a unified diff to text files of the space, all of it or nothing. Paths are beneath the space's \
+                root. It changes and creates files; it neither deletes nor renames any.",
+            "caps_required": ["files.write", "workspace:shared:write"],
+            "params_schema": {
+                "type": "object",
+                "required": ["patch", "space_id"],
+                "properties": { "patch": { "type": "string", "minLength": 1 }, "space_id": params::space_schema() },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["files_changed", "files_created"],
+                "properties": {
+                    "files_changed": { "type": "integer", "minimum": 0, "x-public": true },
+                    "files_created": { "type": "integer", "minimum": 0, "x-public": true },
+                    "dry_run": { "type": "boolean", "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["filesystem_write"],
+            "safety_class": "LOW",
+            "risk_level": "write",
+            "reversible": true,
+            "timeout_ms": 4000,
+            "repeat": "probe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({
+            "patch": "--- a/notes/w36.txt\n+++ b/notes/w36.txt\n@@ -1 +1 @@\n-hello\n+good morning\n",
+            "space_id": "shared:household",
+        })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        read(params).map(drop)
+    }
+
+    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        let patch = read(params).ok()?;
+        Some(
+            patch
+                .files
+                .iter()
+                .filter_map(|file| params::touch(&file.path))
+                .collect(),
+        )
+    }
+
+    /// All new contents are written and synced before the first is moved into place. Quality is 1: a patch applies or fails.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let patch = read(&call.params)?;
+        let mut drafts = Vec::new();
+        for file in &patch.files {
+            if stands(workspace, call, file)? == Stands::After {
+                continue;
+            }
+            let (old, new) = patched(workspace, file)?;
+            let existing = if file.creates {
+                Existing::Keep
+            } else {
+                Existing::Replace
+            };
+            let draft =
+                workspace.draft(&file.path, new.as_bytes(), None, existing, call.trace_id.as_str())?;
+            drafts.push((file, old, draft));
+        }
+        let mut placed = Vec::new();
+        for (file, old, draft) in drafts {
+            if let Err(problem) = draft.place() {
+                take_back(workspace, placed, call);
+                return Err(problem.into());
+            }
+            placed.push((file, old));
+        }
+        let created = patch.files.iter().filter(|file| file.creates).count();
+        let result = json!({ "files_changed": patch.files.len() - created, "files_created": created });
+        Ok(ToolOutput::new(result, Some(1.0)))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        for file in &read(&call.params)?.files {
+            patched(workspace, file)?;
+        }
+        let result = json!({ "files_changed": 0, "files_created": 0, "dry_run": true });
+        Ok(ToolOutput::new(result, None))
+    }
+
+    /// A run that was interrupted between two files is not done; running again goes on where it stopped.
+    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
+        let mut verdict = ProbeVerdict::Done;
+        for file in &read(&call.params)?.files {
+            match stands(workspace, call, file)? {
+                Stands::After => {}
+                Stands::Before => verdict = ProbeVerdict::NotDone,
+                Stands::Unknown => return Ok(ProbeVerdict::CannotSay),
+            }
+        }
+        Ok(verdict)
+    }
+}
+
+fn read(params: &Map<String, Value>) -> Result<Patch, Failure> {
+    Patch::parse(params::text(params, "patch")?).map_err(|problem| params::invalid("patch", problem))
+}
+
+/// How far a file has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    Before,
+    After,
+    Unknown,
+}
+
+/// Whether a file is as it was before, or as the patch leaves it. Without knowledge of before it is not known.
+fn stands(workspace: &Workspace<'_>, call: &ToolCall, file: &FilePatch) -> Result<Stands, FileProblem> {
+    let Some(was) = before(call, &file.path) else {
+        return Ok(Stands::Unknown);
+    };
+    if was == &now(workspace, &file.path)? {
+        return Ok(Stands::Before);
+    }
+    let Ok(content) = workspace.read(&file.path, TEXT_FILE_BYTES_MAX) else {
+        return Ok(Stands::Unknown);
+    };
+    let taken_back = content
+        .text()
+        .ok()
+        .and_then(|text| file.inverted().apply(text).ok());
+    let is_ours = taken_back.is_some_and(|text| match was {
+        Standing::Absent => file.creates && text.is_empty(),
+        Standing::File(_) => is_content(was, text.as_bytes()),
+        Standing::Folder | Standing::Other => false,
+    });
+    Ok(if is_ours { Stands::After } else { Stands::Unknown })
+}
+
+/// The old content, if there is one, and the new.
+fn patched(workspace: &Workspace<'_>, file: &FilePatch) -> Result<(Option<Vec<u8>>, String), Failure> {
+    let old = if file.creates {
+        workspace.may_place(&file.path, Existing::Keep)?;
+        None
+    } else {
+        Some(workspace.read(&file.path, TEXT_FILE_BYTES_MAX)?)
+    };
+    let text = old.as_ref().map_or(Ok(""), |old| old.text())?;
+    let new = file.apply(text).map_err(|problem| {
+        let message = format!("{}: {problem}; nothing was changed", file.path);
+        Failure::new(Code::StateChanged, Phase::Dispatch, message)
+    })?;
+    if new.len() as u64 > TEXT_FILE_BYTES_MAX {
+        let bytes_max = TEXT_FILE_BYTES_MAX;
+        return Err(FileProblem::TooLarge { bytes_max }.into());
+    }
+    Ok((old.map(|old| old.bytes), new))
+}
+
+/// Best effort: the problem that led here is the one that matters, and what is kept for an undo is there in any case.
+fn take_back(workspace: &Workspace<'_>, placed: Vec<(&FilePatch, Option<Vec<u8>>)>, call: &ToolCall) {
+    for (file, old) in placed {
+        let _ = match old {
+            Some(old) => {
+                workspace.write_atomically(&file.path, &old, Existing::Replace, call.trace_id.as_str())
+            }
+            None => workspace.remove_file(&file.path),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+
+    const TWO: &str =
+        "--- a/one\n+++ b/one\n@@ -1 +1 @@\n-a\n+b\n--- /dev/null\n+++ b/deep/two\n@@ -0,0 +1 @@\n+new\n";
+
+    #[test]
+    fn all_files_are_patched_or_none() {
+        let place = Place::new();
+        place.put("one", b"a\n");
+        let params = json!({ "patch": TWO });
+        let output = place.run(&ApplyPatch, params.clone()).unwrap();
+        assert_eq!(output.result, json!({ "files_changed": 1, "files_created": 1 }));
+        assert_eq!(
+            (place.get("one"), place.get("deep/two")),
+            (Some(b"b\n".to_vec()), Some(b"new\n".to_vec()))
+        );
+        std::fs::remove_dir_all(place.path("deep")).unwrap();
+        let failure = place.run(&ApplyPatch, params).unwrap_err();
+        assert_eq!(failure.code, Code::StateChanged);
+        assert_eq!(place.names(), ["one"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_leaves_the_others_as_they_were() {
+        let place = Place::new();
+        place.put("one", b"a\n");
+        place.put("deep", b"a file where a folder is needed");
+        let failure = place.run(&ApplyPatch, json!({ "patch": TWO })).unwrap_err();
+        assert_eq!(failure.code, Code::NotAFolder);
+        assert_eq!(
+            (place.get("one"), place.names()),
+            (Some(b"a\n".to_vec()), vec!["deep".to_owned(), "one".to_owned()])
+        );
+    }
+}

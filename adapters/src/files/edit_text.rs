@@ -1,0 +1,231 @@
+//! `files.edit_text`: replaces one passage of a text file by another.
+
+use effectd_contracts::{Digest, Failure, ProbeVerdict, ToolCall, ToolOutput, ToolSpec, Touch};
+use serde_json::{Map, Value, json};
+
+use crate::before;
+use crate::limits::TEXT_FILE_BYTES_MAX;
+use crate::params;
+use crate::spacepath::SpacePath;
+use crate::tool::Tool;
+use crate::workspace::{Existing, FileProblem, Workspace};
+
+/// Places that a probe tries before it gives up.
+const CANDIDATES_MAX: usize = 64;
+
+/// Replaces a passage that must be there exactly as often as the caller says.
+#[derive(Debug, Clone, Copy)]
+pub struct EditText;
+
+impl Tool for EditText {
+    fn id(&self) -> &'static str {
+        "files.edit_text"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Replaces a passage of a text file of the space, which must occur exactly as often as expected (once, \
+                unless said otherwise). With expected_sha256, only if the file is the one that was read.",
+            "caps_required": ["files.write", "workspace:shared:write"],
+            "params_schema": {
+                "type": "object",
+                "required": ["path", "find", "replace", "space_id"],
+                "properties": {
+                    "path": params::path_schema(),
+                    "find": { "type": "string", "minLength": 1 },
+                    "replace": { "type": "string" },
+                    "count": { "type": "integer", "minimum": 1, "maximum": 10_000, "x-public": true },
+                    "expected_sha256": params::sha256_schema(),
+                    "space_id": params::space_schema(),
+                },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["replacements", "file_bytes"],
+                "properties": {
+                    "replacements": { "type": "integer", "minimum": 0, "x-public": true },
+                    "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                    "sha256_text": params::sha256_schema(),
+                    "dry_run": { "type": "boolean", "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["filesystem_write"],
+            "safety_class": "LOW",
+            "risk_level": "write",
+            "reversible": true,
+            "timeout_ms": 4000,
+            "resource": "file:{space_id}/{path}",
+            "repeat": "probe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "path": "workspace/notes/w36.txt", "find": "hello", "replace": "good morning", "space_id": "shared:household" })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        params::file(params, "path")?;
+        if params::text(params, "find")? == params::text(params, "replace")? {
+            return Err(params::invalid(
+                "replace",
+                "it is the same as find; nothing would change",
+            ));
+        }
+        Ok(())
+    }
+
+    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        let path = params::file(params, "path").ok()?;
+        Some(params::touch(&path).into_iter().collect())
+    }
+
+    /// Quality is whether the file on disk is as long as it must be.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let path = params::file(&call.params, "path")?;
+        let (edited, replacements) = edited(workspace, &path, &call.params)?;
+        workspace.write_atomically(
+            &path,
+            edited.as_bytes(),
+            Existing::Replace,
+            call.trace_id.as_str(),
+        )?;
+        let on_disk = workspace.stat(&path)?.map(|stat| stat.bytes);
+        let file_bytes = edited.len() as u64;
+        let result = json!({
+            "replacements": replacements, "file_bytes": file_bytes, "sha256_text": Digest::of(edited.as_bytes()).hex(),
+        });
+        let quality = if on_disk == Some(file_bytes) { 1.0 } else { 0.0 };
+        Ok(ToolOutput::new(result, Some(quality)))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let path = params::file(&call.params, "path")?;
+        let (edited, replacements) = edited(workspace, &path, &call.params)?;
+        let result = json!({ "replacements": replacements, "file_bytes": edited.len(), "dry_run": true });
+        Ok(ToolOutput::new(result, None))
+    }
+
+    /// Putting the old passage back must give what was there before.
+    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
+        let path = params::file(&call.params, "path")?;
+        let Some(was) = before::before(call, &path) else {
+            return Ok(ProbeVerdict::CannotSay);
+        };
+        if was == &before::now(workspace, &path)? {
+            return Ok(ProbeVerdict::NotDone);
+        }
+        let (find, replace) = (
+            params::text(&call.params, "find")?,
+            params::text(&call.params, "replace")?,
+        );
+        let Ok(content) = workspace.read(&path, TEXT_FILE_BYTES_MAX) else {
+            return Ok(ProbeVerdict::CannotSay);
+        };
+        let Ok(now) = content.text() else {
+            return Ok(ProbeVerdict::CannotSay);
+        };
+        let undone = |candidate: String| before::is_content(was, candidate.as_bytes());
+        let count = params::number(&call.params, "count").unwrap_or(1);
+        let is_ours = if replace.is_empty() {
+            // What was taken out has left no trace of its place.
+            false
+        } else if count == 1 {
+            let places = now.match_indices(replace).take(CANDIDATES_MAX);
+            places
+                .map(|(at, _)| format!("{}{find}{}", &now[..at], &now[at + replace.len()..]))
+                .any(undone)
+        } else {
+            undone(now.replace(replace, find))
+        };
+        Ok(if is_ours {
+            ProbeVerdict::Done
+        } else {
+            ProbeVerdict::CannotSay
+        })
+    }
+}
+
+fn edited(
+    workspace: &Workspace<'_>,
+    path: &SpacePath,
+    params: &Map<String, Value>,
+) -> Result<(String, u64), Failure> {
+    let content = workspace.read(path, TEXT_FILE_BYTES_MAX)?;
+    let expected = params::optional_text(params, "expected_sha256");
+    if expected.is_some_and(|expected| content.digest().hex() != expected) {
+        return Err(FileProblem::Changed.into());
+    }
+    let text = content.text()?;
+    let (find, replace) = (params::text(params, "find")?, params::text(params, "replace")?);
+    let wanted = params::number(params, "count").unwrap_or(1);
+    let found = text.matches(find).count() as u64;
+    if found != wanted {
+        return Err(Failure::new(
+            effectd_contracts::Code::StateChanged,
+            effectd_contracts::Phase::Dispatch,
+            format!(
+                "the passage occurs {found} times, not {wanted}; read the file again, or name more of the passage"
+            ),
+        ));
+    }
+    let bytes = text.len() as u64 + (replace.len() as u64).saturating_sub(find.len() as u64) * found;
+    if bytes > TEXT_FILE_BYTES_MAX {
+        return Err(FileProblem::TooLarge {
+            bytes_max: TEXT_FILE_BYTES_MAX,
+        }
+        .into());
+    }
+    Ok((text.replace(find, replace), found))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+    use effectd_contracts::Code;
+
+    fn params(find: &str, replace: &str) -> Value {
+        json!({ "path": "workspace/x", "find": find, "replace": replace })
+    }
+
+    #[test]
+    fn exactly_the_passage_is_replaced() {
+        let place = Place::new();
+        place.put("x", b"one two one");
+        let output = place.run(&EditText, params("two", "three")).unwrap();
+        assert_eq!(output.result["replacements"], 1);
+        assert_eq!(place.get("x"), Some(b"one three one".to_vec()));
+        let mut twice = params("one", "1");
+        twice["count"] = json!(2);
+        place.run(&EditText, twice).unwrap();
+        assert_eq!(place.get("x"), Some(b"1 three 1".to_vec()));
+    }
+
+    #[test]
+    fn another_number_of_places_or_another_file_than_expected_changes_nothing() {
+        let place = Place::new();
+        place.put("x", b"one two one");
+        let mut stale = params("two", "three");
+        stale["expected_sha256"] = json!(Digest::of(b"something else").hex());
+        for bad in [params("one", "1"), params("four", "4"), stale] {
+            let failure = place.run(&EditText, bad).unwrap_err();
+            assert_eq!(failure.code, Code::StateChanged);
+        }
+        let mut right = params("two", "three");
+        right["expected_sha256"] = json!(Digest::of(b"one two one").hex());
+        assert_eq!(place.get("x"), Some(b"one two one".to_vec()));
+        place.run(&EditText, right).unwrap();
+        assert_eq!(
+            EditText
+                .check(params("a", "a").as_object().unwrap())
+                .unwrap_err()
+                .code,
+            Code::ParamsInvalid
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! What must hold whatever comes: shared by the short runs in the tests and the long ones of a fuzzer.
+
+use super::glob;
+use super::patch::Patch;
+use crate::spacepath::{Base, SpacePath};
+
+/// Reads a patch and applies it to a file. Neither may panic or take long, no path may lead out, and what was applied can
+/// be taken back.
+pub fn patch(text: &[u8], file: &[u8]) {
+    let (Ok(text), Ok(file)) = (std::str::from_utf8(text), std::str::from_utf8(file)) else {
+        return;
+    };
+    let Ok(patch) = Patch::parse(text) else { return };
+    for one in &patch.files {
+        stays_inside(&one.path);
+        if let Ok(applied) = one.apply(file)
+            && let Ok(back) = one.inverted().apply(&applied)
+        {
+            assert_eq!(back.len(), file.len(), "taking back changed the length");
+        }
+    }
+}
+
+/// Reads a path. One that is taken stays inside, and means the same when it is read again.
+pub fn path(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    for path in [SpacePath::parse(text), SpacePath::parse_folder(text)]
+        .into_iter()
+        .flatten()
+    {
+        stays_inside(&path);
+        assert_eq!(SpacePath::parse_folder(&path.to_string()), Ok(path));
+    }
+    let (pattern, name) = text.split_at(
+        (0..=text.len() / 2)
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0),
+    );
+    glob::matches(pattern, name);
+}
+
+fn stays_inside(path: &SpacePath) {
+    let relative = path.relative();
+    assert!(matches!(path.base(), Base::Workspace | Base::Scratch));
+    assert!(
+        !relative.starts_with('/') && !relative.contains('\0'),
+        "{relative:?}"
+    );
+    assert!(
+        relative.split('/').all(|part| !part.is_empty() && part != ".."),
+        "{relative:?}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn paths_from_anywhere_stay_inside(text in "(workspace|tmp|/|\\.|\\.\\.|//|\\PC|\u{202e}|\u{ff0f}|a){0,12}") {
+            super::path(text.as_bytes());
+        }
+
+        #[test]
+        fn any_bytes_are_no_danger(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            super::path(&bytes);
+            super::patch(&bytes, &bytes);
+        }
+    }
+
+    /// What once was interesting stays tested.
+    #[test]
+    fn the_corpus_holds() {
+        for text in [
+            "workspace/../x",
+            "workspace/a/./../b",
+            "tmp/",
+            "workspace//",
+            "./workspace",
+            "workspace/\u{2024}\u{2024}/x",
+            "--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+x",
+            "--- a/x\n+++ b/x\n@@ -18446744073709551615 +1 @@\n-x\n+y\n",
+            "--- a/x\n+++ b/x\n@@ -18446744073709551615,0 +1 @@\n+y\n",
+            "--- \n+++ \n@@ -1 +1 @@\n-a\n+b\n",
+            "--- x\n+++ x\n@@ -1 +1 @@\n-\n\\\n+\n\\\n",
+        ] {
+            super::path(text.as_bytes());
+            for file in ["", "x", "x\n", "a\nb\n", "\n"] {
+                super::patch(text.as_bytes(), file.as_bytes());
+            }
+        }
+    }
+}

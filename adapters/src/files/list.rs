@@ -1,0 +1,184 @@
+//! `files.list`: what is in a folder.
+
+use effectd_contracts::{Failure, ToolCall, ToolOutput, ToolSpec};
+use serde_json::{Map, Value, json};
+
+use crate::limits::LIST_ENTRIES_MAX;
+use crate::params;
+use crate::tool::Tool;
+use crate::workspace::Workspace;
+
+/// Lists a folder, or all beneath it.
+#[derive(Debug, Clone, Copy)]
+pub struct List;
+
+impl Tool for List {
+    fn id(&self) -> &'static str {
+        "files.list"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Lists what is in a folder of the space, or with recursive all beneath it.",
+            "caps_required": ["files.read", "workspace:shared:read"],
+            "params_schema": {
+                "type": "object",
+                "required": ["path", "space_id"],
+                "properties": {
+                    "path": params::path_schema(),
+                    "space_id": params::space_schema(),
+                    "recursive": { "type": "boolean", "x-public": true },
+                    "after": params::path_schema(),
+                },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["entries", "count", "complete"],
+                "properties": {
+                    "entries": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["path", "kind"],
+                            "properties": {
+                                "path": { "type": "string" },
+                                "kind": { "enum": ["file", "folder", "link", "special"] },
+                                "bytes": { "type": "integer", "minimum": 0 },
+                            },
+                            "additionalProperties": false,
+                        },
+                    },
+                    "count": { "type": "integer", "minimum": 0, "x-public": true },
+                    "complete": { "type": "boolean", "x-public": true },
+                    "next_after": { "type": "string" },
+                    "unnamed": { "type": "integer", "minimum": 0, "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["read_only"],
+            "safety_class": "LOW",
+            "risk_level": "read",
+            "timeout_ms": 4000,
+            "repeat": "safe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "path": "workspace", "recursive": true, "space_id": "shared:household" })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        params::folder(params, "path")?;
+        match params.get("after") {
+            Some(_) => params::folder(params, "after").map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Pages are in the order of whole paths, so that `after` can go on where a page ended. Quality is the share told.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let path = params::folder(&call.params, "path")?;
+        let walk = workspace.walk(&path, params::is_set(&call.params, "recursive"))?;
+        let mut all: Vec<_> = walk
+            .entries
+            .into_iter()
+            .map(|entry| (entry.path.to_string(), entry.stat))
+            .collect();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        let total = all.len();
+        if let Some(after) = params::optional_text(&call.params, "after") {
+            all.retain(|(path, _)| path.as_str() > after);
+        }
+        let more = all.len() > LIST_ENTRIES_MAX;
+        all.truncate(LIST_ENTRIES_MAX);
+        let entries: Vec<_> = all
+            .iter()
+            .map(|(path, stat)| json!({ "path": path, "kind": stat.kind.as_str(), "bytes": stat.bytes }))
+            .collect();
+        let share = if total == 0 {
+            1.0
+        } else {
+            entries.len() as f64 / total as f64
+        };
+        let mut result = json!({
+            "count": entries.len(), "entries": entries, "complete": !more && !walk.partial, "unnamed": walk.unnamed,
+        });
+        if let (true, Some((last, _))) = (more, all.last()) {
+            result["next_after"] = json!(last);
+        }
+        Ok(ToolOutput::new(
+            result,
+            Some(if walk.partial { share * 0.5 } else { share }),
+        ))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        self.run(workspace, call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+
+    fn paths(output: &ToolOutput) -> Vec<&str> {
+        let entries = output.result["entries"].as_array().unwrap();
+        entries
+            .iter()
+            .map(|entry| entry["path"].as_str().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn folders_are_listed_flat_or_deep_and_links_are_told_not_followed() {
+        let place = Place::new();
+        place.put("b/c/d", b"1");
+        place.put("a", b"22");
+        place.put(".effectd-0.draft", b"unfinished");
+        std::os::unix::fs::symlink("/etc", place.path("link")).unwrap();
+        let flat = place.run(&List, json!({ "path": "workspace" })).unwrap();
+        assert_eq!(paths(&flat), ["workspace/a", "workspace/b", "workspace/link"]);
+        assert_eq!(flat.result["entries"][2]["kind"], "link");
+        let deep = place
+            .run(&List, json!({ "path": "workspace", "recursive": true }))
+            .unwrap();
+        let wanted = [
+            "workspace/a",
+            "workspace/b",
+            "workspace/b/c",
+            "workspace/b/c/d",
+            "workspace/link",
+        ];
+        assert_eq!(paths(&deep), wanted);
+        assert_eq!(
+            (deep.quality, &deep.result["complete"]),
+            (Some(1.0), &json!(true))
+        );
+    }
+
+    #[test]
+    fn a_long_listing_comes_in_pages_without_gaps() {
+        let place = Place::new();
+        for number in 0..LIST_ENTRIES_MAX + 7 {
+            place.put(&format!("f{number:05}"), b"");
+        }
+        let first = place.run(&List, json!({ "path": "workspace" })).unwrap();
+        assert_eq!(
+            (paths(&first).len(), &first.result["complete"]),
+            (LIST_ENTRIES_MAX, &json!(false))
+        );
+        let after = first.result["next_after"].as_str().unwrap();
+        let second = place
+            .run(&List, json!({ "path": "workspace", "after": after }))
+            .unwrap();
+        assert_eq!(
+            (paths(&second).len(), &second.result["complete"]),
+            (7, &json!(true))
+        );
+    }
+}

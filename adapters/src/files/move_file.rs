@@ -1,0 +1,156 @@
+//! `files.move`: moves or renames a file within the space.
+
+use effectd_contracts::{Failure, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch};
+use serde_json::{Map, Value, json};
+
+use super::copy::{check_two_paths, existing, two_paths_schema};
+use crate::before::{before, now, same_content};
+use crate::params;
+use crate::spacepath::Base;
+use crate::tool::Tool;
+use crate::workspace::Workspace;
+
+/// Moves one file. Another file is overwritten only if that is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Move;
+
+impl Tool for Move {
+    fn id(&self) -> &'static str {
+        "files.move"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Moves or renames a file within the space; another file is overwritten only if that is asked for.",
+            "caps_required": ["files.write", "workspace:shared:write"],
+            "params_schema": two_paths_schema(),
+            "result_schema": {
+                "type": "object",
+                "required": ["moved"],
+                "properties": {
+                    "moved": { "type": "boolean", "x-public": true },
+                    "dry_run": { "type": "boolean", "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["filesystem_write"],
+            "safety_class": "LOW",
+            "risk_level": "write",
+            "reversible": true,
+            "timeout_ms": 4000,
+            "resource": "file:{space_id}/{from_path}",
+            "repeat": "probe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({
+            "from_path": "workspace/notes/w36.txt", "to_path": "workspace/old/w36.txt", "space_id": "shared:household",
+        })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        check_two_paths(params)?;
+        for name in ["from_path", "to_path"] {
+            if params::file(params, name)?.base() != Base::Workspace {
+                let why = "a file is moved within workspace/; copy from or to tmp/ instead";
+                return Err(params::invalid(name, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        let (from, to) = (
+            params::file(params, "from_path").ok()?,
+            params::file(params, "to_path").ok()?,
+        );
+        Some(vec![
+            Touch::moved(from.to_string()),
+            Touch::replaced(to.to_string()),
+        ])
+    }
+
+    /// Quality is whether the file is in its new place and not in its old one.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let (from, to) = (
+            params::file(&call.params, "from_path")?,
+            params::file(&call.params, "to_path")?,
+        );
+        workspace.move_file(&from, &to, existing(&call.params))?;
+        let moved = workspace.stat(&from)?.is_none() && workspace.stat(&to)?.is_some();
+        let quality = if moved { 1.0 } else { 0.0 };
+        Ok(ToolOutput::new(json!({ "moved": true }), Some(quality)))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let (from, to) = (
+            params::file(&call.params, "from_path")?,
+            params::file(&call.params, "to_path")?,
+        );
+        workspace.open_file(&from)?;
+        workspace.may_place(&to, existing(&call.params))?;
+        Ok(ToolOutput::new(json!({ "moved": false, "dry_run": true }), None))
+    }
+
+    /// It is gone from its old place, and what was there stands in the new one.
+    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
+        let (from, to) = (
+            params::file(&call.params, "from_path")?,
+            params::file(&call.params, "to_path")?,
+        );
+        let (Some(from_was), Some(to_was)) = (before(call, &from), before(call, &to)) else {
+            return Ok(ProbeVerdict::CannotSay);
+        };
+        let (from_is, to_is) = (now(workspace, &from)?, now(workspace, &to)?);
+        Ok(if &from_is == from_was && &to_is == to_was {
+            ProbeVerdict::NotDone
+        } else if from_is == Standing::Absent && same_content(&to_is, from_was) {
+            ProbeVerdict::Done
+        } else {
+            ProbeVerdict::CannotSay
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+    use effectd_contracts::Code;
+
+    #[test]
+    fn a_file_is_moved_and_another_is_only_overwritten_when_asked() {
+        let place = Place::new();
+        place.put("a", b"one");
+        place.put("b", b"two");
+        let mut params = json!({ "from_path": "workspace/a", "to_path": "workspace/b" });
+        assert_eq!(
+            place.run(&Move, params.clone()).unwrap_err().code,
+            Code::FileExists
+        );
+        assert_eq!(
+            (place.get("a"), place.get("b")),
+            (Some(b"one".to_vec()), Some(b"two".to_vec()))
+        );
+        params["overwrite"] = json!(true);
+        place.run(&Move, params).unwrap();
+        assert_eq!((place.get("a"), place.get("b")), (None, Some(b"one".to_vec())));
+    }
+
+    #[test]
+    fn folders_and_other_file_systems_are_refused() {
+        let place = Place::new();
+        place.put("dir/x", b"");
+        let params = json!({ "from_path": "workspace/dir", "to_path": "workspace/b" });
+        assert_eq!(place.run(&Move, params).unwrap_err().code, Code::NotAFile);
+        let scratch = json!({ "from_path": "workspace/a", "to_path": "tmp/b" });
+        assert_eq!(
+            Move.check(scratch.as_object().unwrap()).unwrap_err().code,
+            Code::ParamsInvalid
+        );
+    }
+}

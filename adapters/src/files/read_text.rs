@@ -1,0 +1,147 @@
+//! `files.read_text`: the text of a file, or a piece of it.
+
+use effectd_contracts::{Digest, Failure, ToolCall, ToolOutput, ToolSpec};
+use serde_json::{Map, Value, json};
+
+use crate::limits::READ_BYTES_MAX;
+use crate::params;
+use crate::tool::Tool;
+use crate::workspace::{FileProblem, Workspace};
+
+/// Reads text.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadText;
+
+impl Tool for ReadText {
+    fn id(&self) -> &'static str {
+        "files.read_text"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Reads the text of a file of the space, or a piece of it.",
+            "caps_required": ["files.read", "workspace:shared:read"],
+            "params_schema": {
+                "type": "object",
+                "required": ["path", "space_id"],
+                "properties": {
+                    "path": params::path_schema(),
+                    "space_id": params::space_schema(),
+                    "from_byte": { "type": "integer", "minimum": 0, "x-public": true },
+                    "max_bytes": { "type": "integer", "minimum": 1, "maximum": READ_BYTES_MAX, "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["text", "bytes", "file_bytes", "sha256_text"],
+                "properties": {
+                    "text": { "type": "string" },
+                    "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                    "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                    "next_byte": { "type": "integer", "minimum": 0, "x-public": true },
+                    "sha256_text": params::sha256_schema(),
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["read_only"],
+            "safety_class": "LOW",
+            "risk_level": "read",
+            "timeout_ms": 4000,
+            "repeat": "safe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        params::file(params, "path").map(drop)
+    }
+
+    /// A piece ends at a whole character. Quality is the share of the file from its first byte that is told.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let path = params::file(&call.params, "path")?;
+        let from = params::number(&call.params, "from_byte").unwrap_or(0);
+        let most = params::number(&call.params, "max_bytes").unwrap_or(READ_BYTES_MAX);
+        let content = workspace.read_piece(&path, from, most.min(READ_BYTES_MAX))?;
+        let (file_bytes, read) = (content.stat.bytes, content.bytes.len() as u64);
+        let text = whole_characters(&content.bytes, from + read < file_bytes)?;
+        let (bytes, end) = (text.len() as u64, from + text.len() as u64);
+        let mut result = json!({
+            "text": text, "bytes": bytes, "file_bytes": file_bytes, "sha256_text": Digest::of(text.as_bytes()).hex(),
+        });
+        if end < file_bytes {
+            result["next_byte"] = json!(end);
+        }
+        let share = if file_bytes == 0 {
+            1.0
+        } else {
+            bytes as f64 / file_bytes as f64
+        };
+        Ok(ToolOutput::new(result, Some(share.min(1.0))))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        self.run(workspace, call)
+    }
+}
+
+/// The text, without the beginning of a character that the piece cut in two.
+fn whole_characters(bytes: &[u8], more_follows: bool) -> Result<&str, FileProblem> {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) if more_follows && error.error_len().is_none() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).map_err(|_| FileProblem::NotText)?
+        }
+        Err(_) => return Err(FileProblem::NotText),
+    };
+    if text.contains('\0') {
+        return Err(FileProblem::NotText);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+    use effectd_contracts::Code;
+
+    #[test]
+    fn a_file_is_read_whole_or_in_pieces_that_fit_together() {
+        let place = Place::new();
+        place.put("a.txt", "häuser\n".repeat(5).as_bytes());
+        let whole = place
+            .run(&ReadText, json!({ "path": "workspace/a.txt" }))
+            .unwrap();
+        assert_eq!(whole.result["text"], "häuser\n".repeat(5));
+        assert_eq!((whole.quality, whole.result.get("next_byte")), (Some(1.0), None));
+        let (mut text, mut from) = (String::new(), 0);
+        loop {
+            let params = json!({ "path": "workspace/a.txt", "from_byte": from, "max_bytes": 10 });
+            let piece = place.run(&ReadText, params).unwrap().result;
+            text.push_str(piece["text"].as_str().unwrap());
+            match piece.get("next_byte").and_then(Value::as_u64) {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        assert_eq!(text, "häuser\n".repeat(5));
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        let place = Place::new();
+        place.put("latin", b"h\xe4user");
+        place.put("binary", b"a\0b");
+        for name in ["workspace/latin", "workspace/binary"] {
+            let failure = place.run(&ReadText, json!({ "path": name })).unwrap_err();
+            assert_eq!(failure.code, Code::NotText, "{name}");
+        }
+    }
+}

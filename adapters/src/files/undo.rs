@@ -1,0 +1,202 @@
+//! `files.undo`: puts back what an action replaced, if nothing has changed since.
+//!
+//! The parameters name a receipt; the pipeline looks up what that action changed and hands over, beside the call, what must
+//! stand there now and what is to stand there again. So the tool needs no memory of its own, and undoing an undo is the
+//! same thing once more.
+
+use effectd_contracts::digest::unhex;
+use effectd_contracts::{
+    Digest, Failure, Restore, Standing, ToolCall, ToolOutput, ToolSpec, Touch, UNDO_TOOL,
+};
+use serde_json::{Map, Value, json};
+
+use crate::before::now;
+use crate::params;
+use crate::spacepath::SpacePath;
+use crate::tool::Tool;
+use crate::workspace::{Draft, Existing, FileProblem, Workspace};
+
+/// Restores files and folders.
+#[derive(Debug, Clone, Copy)]
+pub struct Undo;
+
+impl Tool for Undo {
+    fn id(&self) -> &'static str {
+        UNDO_TOOL
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Takes back what the action of a receipt changed in the space, if nothing has changed since. Undoing the \
+                undo does it again.",
+            "caps_required": ["files.write", "workspace:shared:write"],
+            "params_schema": {
+                "type": "object",
+                "required": ["receipt_id", "space_id"],
+                "properties": {
+                    "receipt_id": { "type": "string", "minLength": 1, "maxLength": 256, "x-public": true },
+                    "space_id": params::space_schema(),
+                },
+                "additionalProperties": false,
+            },
+            "result_schema": {
+                "type": "object",
+                "required": ["restored"],
+                "properties": {
+                    "restored": { "type": "integer", "minimum": 0, "x-public": true },
+                    "folders_kept": { "type": "integer", "minimum": 0, "x-public": true },
+                    "dry_run": { "type": "boolean", "x-public": true },
+                },
+                "additionalProperties": false,
+            },
+            "side_effects": ["filesystem_write"],
+            "safety_class": "LOW",
+            "risk_level": "write",
+            "reversible": true,
+            "timeout_ms": 4000,
+            "repeat": "safe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "receipt_id": "rcpt-01996e5e-0000-7000-8000-000000000000", "space_id": "shared:household" })
+    }
+
+    fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Known to the pipeline by the receipt.
+    fn touches(&self, _: &Map<String, Value>) -> Option<Vec<Touch>> {
+        Some(Vec::new())
+    }
+
+    /// Quality is the share of paths that are as they were; a folder that somebody has put something into stays.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let steps = steps(&call.restore)?;
+        check_all(workspace, &steps)?;
+        let kept = put_back(workspace, &steps, call.trace_id.as_str())?;
+        let restored = steps.len() - kept;
+        let quality = restored as f64 / steps.len().max(1) as f64;
+        let result = json!({ "restored": restored, "folders_kept": kept });
+        Ok(ToolOutput::new(result, Some(quality)))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        check_all(workspace, &steps(&call.restore)?)?;
+        Ok(ToolOutput::new(json!({ "restored": 0, "dry_run": true }), None))
+    }
+}
+
+struct Step<'r> {
+    path: SpacePath,
+    now: &'r Standing,
+    then: &'r Standing,
+    content: Option<Vec<u8>>,
+}
+
+fn steps(restore: &[Restore]) -> Result<Vec<Step<'_>>, Failure> {
+    restore
+        .iter()
+        .map(|one| {
+            let path = SpacePath::parse(&one.path).map_err(|why| params::invalid("receipt_id", why))?;
+            let content = one.content.as_deref().map(unhex);
+            Ok(Step {
+                path,
+                now: &one.now,
+                then: &one.then,
+                content: content.map(|content| content.unwrap_or_default()),
+            })
+        })
+        .collect()
+}
+
+/// The step whose file now holds what this one is to hold again.
+fn source<'s, 'r>(steps: &'s [Step<'r>], wanted: &Step<'r>) -> Option<&'s Step<'r>> {
+    let Standing::File(then) = wanted.then else {
+        return None;
+    };
+    steps.iter().find(|step| match step.now {
+        Standing::File(now) => now.digest == then.digest && step.path != wanted.path,
+        Standing::Absent | Standing::Folder | Standing::Other => false,
+    })
+}
+
+/// Every path is as the action left it, or already as it was: a run that was interrupted goes on.
+fn check_all(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<(), FileProblem> {
+    for step in steps {
+        let is = now(workspace, &step.path)?;
+        // Moved back already by a run that was interrupted before it put something else here.
+        let moved_on = is == Standing::Absent
+            && steps.iter().any(|other| {
+                source(steps, other).is_some_and(|source| source.path == step.path)
+                    && now(workspace, &other.path).is_ok_and(|is| &is == other.then)
+            });
+        if &is != step.now && &is != step.then && !moved_on {
+            return Err(FileProblem::Changed);
+        }
+    }
+    Ok(())
+}
+
+/// Returns how many folders stayed since they are not empty.
+fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result<usize, FileProblem> {
+    let mut drafts: Vec<Draft> = Vec::new();
+    let mut moves = Vec::new();
+    for step in steps {
+        if &now(workspace, &step.path)? == step.then {
+            continue;
+        }
+        match (step.then, &step.content) {
+            (Standing::Folder, _) => drop(workspace.make_folder(&step.path)?),
+            (Standing::File(state), Some(content)) => {
+                if Digest::of(content).to_string() != state.digest {
+                    return Err(FileProblem::Changed);
+                }
+                drafts.push(workspace.draft(
+                    &step.path,
+                    content,
+                    Some(state.mode),
+                    Existing::Replace,
+                    mark,
+                )?);
+            }
+            (Standing::File(_), None) => {
+                let from = source(steps, step).ok_or(FileProblem::Changed)?;
+                moves.push((from, step));
+            }
+            (Standing::Absent | Standing::Other, _) => {}
+        }
+    }
+    // First what is moved away, so that nothing is written over it.
+    for (from, to) in moves {
+        workspace.move_file(&from.path, &to.path, Existing::Replace)?;
+    }
+    for draft in drafts {
+        draft.place()?;
+    }
+    for step in steps.iter().filter(|step| step.then == &Standing::Absent) {
+        if matches!(now(workspace, &step.path)?, Standing::File(_)) {
+            workspace.remove_file(&step.path)?;
+        }
+    }
+    remove_folders(workspace, steps)
+}
+
+/// The deepest first.
+fn remove_folders(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<usize, FileProblem> {
+    let mut folders: Vec<_> = steps
+        .iter()
+        .filter(|step| step.then == &Standing::Absent && step.now == &Standing::Folder)
+        .collect();
+    folders.sort_by_key(|step| std::cmp::Reverse(step.path.folders().len()));
+    let mut kept = 0;
+    for step in folders {
+        if now(workspace, &step.path)? == Standing::Folder && !workspace.remove_empty_folder(&step.path)? {
+            kept += 1;
+        }
+    }
+    Ok(kept)
+}

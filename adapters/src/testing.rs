@@ -1,0 +1,168 @@
+//! A space for unit tests: a folder, and calls into it without the sandbox.
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use effectd_contracts::{CallMode, Failure, ProbeVerdict, Restore, Seen, ToolCall, ToolOutput};
+use serde_json::{Value, json};
+
+use crate::spacepath::SpacePath;
+use crate::tool::Tool;
+use crate::workspace::Workspace;
+
+pub(crate) const SPACE: &str = "shared:household";
+
+/// A space and a scratch folder.
+pub(crate) struct Place {
+    folder: tempfile::TempDir,
+    root: File,
+    scratch: File,
+    name: String,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn in_folder(folder: tempfile::TempDir) -> Self {
+        let [root, scratch] = ["root", "scratch"].map(|name| {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+            File::open(folder.path().join(name)).unwrap()
+        });
+        let name = folder.path().join("root").to_str().unwrap().to_owned();
+        Self {
+            folder,
+            root,
+            scratch,
+            name,
+        }
+    }
+
+    pub(crate) fn workspace(&self) -> Workspace<'_> {
+        Workspace::new(self.root.as_fd(), self.scratch.as_fd()).named(&self.name)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join("root").join(name)
+    }
+
+    pub(crate) fn put(&self, name: &str, content: &[u8]) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Vec<u8>> {
+        std::fs::read(self.path(name)).ok()
+    }
+
+    pub(crate) fn fifo(&self, name: &str) {
+        nix::unistd::mkfifo(&self.path(name), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    }
+
+    /// All that is in the space, drafts and links as well.
+    pub(crate) fn names(&self) -> Vec<String> {
+        fn below(folder: &std::path::Path, head: &str, names: &mut Vec<String>) {
+            for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+                let name = format!("{head}{}", entry.file_name().to_string_lossy());
+                if entry.file_type().unwrap().is_dir() {
+                    below(&entry.path(), &format!("{name}/"), names);
+                }
+                names.push(name);
+            }
+        }
+        let mut names = Vec::new();
+        below(&self.path(""), "", &mut names);
+        names.sort();
+        names
+    }
+
+    pub(crate) fn call(&self, tool: &dyn Tool, mode: CallMode, mut params: Value) -> ToolCall {
+        if params.get("space_id").is_none() {
+            params["space_id"] = json!(SPACE);
+        }
+        ToolCall {
+            tool_id: tool.id().parse().unwrap(),
+            mode,
+            space_id: SPACE.parse().unwrap(),
+            params: params.as_object().unwrap().clone(),
+            timeout_ms: 4_000,
+            trace_id: "trace".parse().unwrap(),
+            before: None,
+            restore: Vec::new(),
+        }
+    }
+
+    /// Runs a tool as the pipeline does: schema, rules, then the tool; its answer must fit its schema.
+    pub(crate) fn run(&self, tool: &dyn Tool, params: Value) -> Result<ToolOutput, Failure> {
+        self.answer(tool, &self.call(tool, CallMode::Run, params))
+    }
+
+    pub(crate) fn run_exactly(&self, tool: &dyn Tool, params: Value) -> Result<ToolOutput, Failure> {
+        let mut call = self.call(tool, CallMode::Run, json!({}));
+        call.params = params.as_object().unwrap().clone();
+        self.answer(tool, &call)
+    }
+
+    pub(crate) fn dry_run(&self, tool: &dyn Tool, params: Value) -> Result<ToolOutput, Failure> {
+        self.answer(tool, &self.call(tool, CallMode::DryRun, params))
+    }
+
+    pub(crate) fn answer(&self, tool: &dyn Tool, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let spec = tool.spec();
+        let params = Value::Object(call.params.clone());
+        if let Err(error) = jsonschema::draft202012::new(&spec.params_schema)
+            .unwrap()
+            .validate(&params)
+        {
+            return Err(crate::params::invalid("", error));
+        }
+        tool.check(&call.params)?;
+        let output = match call.mode {
+            CallMode::Run => tool.run(&self.workspace(), call),
+            CallMode::DryRun => tool.dry_run(&self.workspace(), call),
+            CallMode::Probe => panic!("ask with probe"),
+        }?;
+        let result = jsonschema::draft202012::new(&spec.result_schema).unwrap();
+        assert!(
+            result.is_valid(&output.result),
+            "{}: {}",
+            tool.id(),
+            output.result
+        );
+        assert!(
+            output
+                .quality
+                .is_none_or(|quality| (0.0..=1.0).contains(&quality))
+        );
+        Ok(output)
+    }
+
+    /// What the tool may change, as it stands now.
+    pub(crate) fn look(&self, tool: &dyn Tool, params: &Value) -> Vec<Seen> {
+        let touches = tool.touches(params.as_object().unwrap()).unwrap_or_default();
+        let paths: Vec<_> = touches
+            .iter()
+            .map(|touch| SpacePath::parse(&touch.path).unwrap())
+            .collect();
+        let looked = self.workspace().look(&paths, u64::MAX / 4).unwrap();
+        looked.into_iter().map(|look| look.seen).collect()
+    }
+
+    pub(crate) fn probe(&self, tool: &dyn Tool, params: Value, before: Option<Vec<Seen>>) -> ProbeVerdict {
+        let mut call = self.call(tool, CallMode::Probe, params);
+        call.before = before;
+        tool.probe(&self.workspace(), &call).unwrap()
+    }
+
+    /// Restores as the pipeline does it.
+    pub(crate) fn restore(&self, restore: Vec<Restore>) -> Result<ToolOutput, Failure> {
+        let tool = &crate::files::Undo;
+        let mut call = self.call(tool, CallMode::Run, json!({ "receipt_id": "r" }));
+        call.restore = restore;
+        self.answer(tool, &call)
+    }
+}

@@ -1,0 +1,150 @@
+//! The disk itself: full in the middle of a write, and several writers at a time.
+
+use std::io::Write;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use effectd_contracts::Code;
+use serde_json::json;
+
+use super::recovery::snapshot;
+use super::{prepare, samples};
+use crate::files;
+use crate::testing::Place;
+use crate::workspace::{Existing, FileProblem};
+
+/// A disk of one megabyte. `None` where nobody may mount one.
+struct SmallDisk {
+    place: Option<Place>,
+    path: std::path::PathBuf,
+}
+
+impl SmallDisk {
+    fn new(test: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            // Past the capture of libtest, which would swallow it.
+            let _ = writeln!(std::io::stderr(), "NOT RUN (needs root): {test}");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        assert!(
+            mounted.status.success(),
+            "{}",
+            String::from_utf8_lossy(&mounted.stderr)
+        );
+        let place = Some(Place::in_folder(folder));
+        Some(Self { place, path })
+    }
+
+    fn place(&self) -> &Place {
+        self.place.as_ref().unwrap()
+    }
+
+    /// Leaves room for names, and none for content.
+    fn fill(&self) {
+        let piece = vec![0; 4_096];
+        let mut file = std::fs::File::create(self.path.join("ballast")).unwrap();
+        while file.write_all(&piece).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).output();
+        self.place.take();
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_in_the_middle_leaves_the_space_as_it_was() {
+    let test = "a_disk_that_is_full_in_the_middle_leaves_the_space_as_it_was";
+    for (tool, params) in samples() {
+        let writes = !matches!(tool.id(), "files.move" | "files.delete" | "files.make_dir");
+        if !writes {
+            continue;
+        }
+        let Some(disk) = SmallDisk::new(test) else { return };
+        let place = disk.place();
+        prepare(place);
+        disk.fill();
+        let before = snapshot(place);
+        let failure = place.run(tool, params.clone()).unwrap_err();
+        assert_eq!(failure.code, Code::DiskFull, "{} {params}: {failure}", tool.id());
+        assert!(failure.retryable);
+        assert_eq!(snapshot(place), before, "{} {params}", tool.id());
+        std::fs::remove_file(disk.path.join("ballast")).unwrap();
+        place.run(tool, params).unwrap();
+    }
+}
+
+#[test]
+fn a_reader_beside_many_writers_sees_one_whole_text_or_another() {
+    let place = Place::new();
+    let texts = ["a".repeat(100_000), "b".repeat(50_000), "c".repeat(10)];
+    place.put("x", texts[0].as_bytes());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (number, text) in texts.iter().enumerate() {
+            let (place, over) = (&place, &over);
+            scope.spawn(move || {
+                let path = crate::SpacePath::parse("workspace/x").unwrap();
+                for _ in 0..40 {
+                    let mark = format!("writer {number}");
+                    place
+                        .workspace()
+                        .write_atomically(&path, text.as_bytes(), Existing::Replace, &mark)
+                        .unwrap();
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+        let mut looks = 0;
+        while !over.load(Ordering::Relaxed) || looks == 0 {
+            looks += 1;
+            match place
+                .workspace()
+                .read(&crate::SpacePath::parse("workspace/x").unwrap(), 1 << 20)
+            {
+                Ok(content) => assert!(texts.iter().any(|text| text.as_bytes() == content.bytes)),
+                // It was replaced between recognising and opening it.
+                Err(problem) => assert_eq!(problem, FileProblem::Changed),
+            }
+        }
+    });
+    assert_eq!(place.names(), ["x"]);
+}
+
+#[test]
+fn of_two_that_create_one_file_one_is_told_that_it_exists() {
+    let place = Place::new();
+    place.put("a", b"a");
+    for round in 0..20 {
+        let to = format!("workspace/to-{round}");
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let copies: Vec<_> = (0..2)
+                .map(|number| {
+                    let (place, to) = (&place, &to);
+                    scope.spawn(move || {
+                        let params = json!({ "from_path": "workspace/a", "to_path": to });
+                        let mut call = place.call(&files::Copy, effectd_contracts::CallMode::Run, params);
+                        call.trace_id = format!("trace-{number}").parse().unwrap();
+                        place.answer(&files::Copy, &call).map_err(|failure| failure.code)
+                    })
+                })
+                .collect();
+            copies.into_iter().map(|copy| copy.join().unwrap()).collect()
+        });
+        let failed: Vec<_> = outcomes
+            .iter()
+            .filter_map(|outcome| outcome.as_ref().err())
+            .collect();
+        assert_eq!(failed, [&Code::FileExists], "{outcomes:?}");
+    }
+    assert_eq!(place.names().len(), 21);
+}

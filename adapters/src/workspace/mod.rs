@@ -1,0 +1,88 @@
+//! Files beneath the space's root, opened so that no link and no race leads outside.
+//!
+//! Every open goes through `openat2` with `RESOLVE_BENEATH` and without symbolic links: the kernel decides at the moment
+//! of use. Nothing is checked first and used later. This is the only place where tools meet the file system.
+
+mod look;
+mod problem;
+mod walk;
+mod write;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+
+use crate::spacepath::{Base, SpacePath};
+
+pub use look::{Content, FileKind, Look, Stat};
+pub use problem::FileProblem;
+pub use walk::{Walk, WalkEntry};
+pub use write::{Draft, Existing};
+
+/// The two folders a tool may touch.
+#[derive(Debug, Clone, Copy)]
+pub struct Workspace<'a> {
+    root: BorrowedFd<'a>,
+    scratch: BorrowedFd<'a>,
+    root_name: &'a str,
+}
+
+/// How the kernel is to walk a path: beneath the folder it starts from, through no link of any kind.
+fn beneath(flags: OFlag, mode: Mode) -> OpenHow {
+    let resolve = ResolveFlag::RESOLVE_BENEATH
+        | ResolveFlag::RESOLVE_NO_SYMLINKS
+        | ResolveFlag::RESOLVE_NO_MAGICLINKS
+        | ResolveFlag::RESOLVE_NO_XDEV;
+    OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC)
+        .mode(mode)
+        .resolve(resolve)
+}
+
+const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
+
+impl<'a> Workspace<'a> {
+    /// The folders as the sandbox hands them to the tool.
+    pub fn new(root: BorrowedFd<'a>, scratch: BorrowedFd<'a>) -> Self {
+        Self {
+            root,
+            scratch,
+            root_name: ".",
+        }
+    }
+
+    /// The same, with the name under which programs that are started find the root.
+    pub fn named(mut self, root_name: &'a str) -> Self {
+        self.root_name = root_name;
+        self
+    }
+
+    /// The name under which programs that are started find the root.
+    pub fn root_name(&self) -> &'a str {
+        self.root_name
+    }
+
+    fn base(&self, path: &SpacePath) -> BorrowedFd<'a> {
+        match path.base() {
+            Base::Workspace => self.root,
+            Base::Scratch => self.scratch,
+        }
+    }
+
+    fn open(&self, path: &SpacePath, flags: OFlag) -> Result<OwnedFd, Errno> {
+        openat2(
+            self.base(path),
+            path.relative().as_str(),
+            beneath(flags, Mode::empty()),
+        )
+    }
+
+    /// The folder in which a file lies. It must be there.
+    fn folder_of(&self, path: &SpacePath) -> Result<OwnedFd, FileProblem> {
+        let folder = path.parent().unwrap_or_else(|| path.clone());
+        self.open(&folder, FOLDER)
+            .map_err(FileProblem::at("open the folder"))
+    }
+}

@@ -1,0 +1,106 @@
+//! What can go wrong with a file, each with its own code.
+
+use effectd_contracts::{Code, Failure, Phase};
+use nix::errno::Errno;
+
+/// What went wrong with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileProblem {
+    /// The kernel said no.
+    Kernel {
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Not a file: a folder, link, pipe, socket or device.
+    NotAFile,
+    /// Larger than the tool takes.
+    TooLarge {
+        /// What it takes.
+        bytes_max: u64,
+    },
+    /// Not UTF-8, or with a NUL in it.
+    NotText,
+    /// It is not, or not any more, as the action expects.
+    Changed,
+}
+
+impl FileProblem {
+    pub(crate) fn at(step: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Kernel { step, errno }
+    }
+
+    pub(crate) fn io(step: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |error| Self::Kernel {
+            step,
+            errno: error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw),
+        }
+    }
+
+    /// What the kernel said, if it was the kernel.
+    pub fn errno(self) -> Option<Errno> {
+        match self {
+            Self::Kernel { errno, .. } => Some(errno),
+            Self::NotAFile | Self::TooLarge { .. } | Self::NotText | Self::Changed => None,
+        }
+    }
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the kernel has more errors than a tool has words"
+)]
+fn of_kernel(errno: Errno) -> (Code, &'static str) {
+    match errno {
+        Errno::EXDEV | Errno::ELOOP => (
+            Code::PathDenied,
+            "the path leads through a link or outside of the space",
+        ),
+        Errno::EACCES | Errno::EPERM | Errno::EROFS => (
+            Code::PermissionDenied,
+            "neither the file's permissions nor the sandbox allow more",
+        ),
+        Errno::ENOENT => (Code::FileNotFound, "there is no such file or folder"),
+        Errno::ENOTDIR => (Code::NotAFolder, "a file stands where a folder is needed"),
+        Errno::EISDIR | Errno::ENOTEMPTY => (Code::NotAFile, "a folder stands where the file should be"),
+        Errno::ENXIO | Errno::ENODEV => (Code::NotAFile, "what is there is a pipe, socket or device"),
+        Errno::EEXIST => (Code::FileExists, "something is there already"),
+        Errno::ENOSPC | Errno::EDQUOT => (Code::DiskFull, "there is no room left on the disk"),
+        Errno::EFBIG => (Code::FileLimit, "the file would be larger than it may be"),
+        Errno::EMFILE | Errno::ENFILE => (Code::FileLimit, "too many files are open"),
+        Errno::ENAMETOOLONG => (Code::ParamsInvalid, "a name is too long for this file system"),
+        Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETXTBSY => {
+            (Code::ToolBusy, "the file is busy; it may work later")
+        }
+        other => (Code::ToolFailed, other.desc()),
+    }
+}
+
+impl From<FileProblem> for Failure {
+    fn from(problem: FileProblem) -> Failure {
+        let (code, message) = match problem {
+            FileProblem::Kernel { step, errno } => {
+                let (code, why) = of_kernel(errno);
+                (code, format!("could not {step}: {why} ({errno:?})"))
+            }
+            FileProblem::NotAFile => (
+                Code::NotAFile,
+                "what is there is a folder, a link, a pipe or a device; name a file".to_owned(),
+            ),
+            FileProblem::TooLarge { bytes_max } => (
+                Code::FileLimit,
+                format!("the file is larger than the {bytes_max} bytes that this tool takes"),
+            ),
+            FileProblem::NotText => (
+                Code::NotText,
+                "the file is not UTF-8 text; this tool is for text only".to_owned(),
+            ),
+            FileProblem::Changed => (
+                Code::StateChanged,
+                "the file is not as the action expects; look at it again and decide anew".to_owned(),
+            ),
+        };
+        Failure::new(code, Phase::Dispatch, message)
+    }
+}

@@ -1,0 +1,295 @@
+//! Changing: the whole file or nothing, also when the power fails.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, RenameFlags, openat2, renameat, renameat2};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+
+use super::look::{FileKind, Stat};
+use super::{FOLDER, FileProblem, Workspace, beneath};
+use crate::spacepath::{SpacePath, draft_name};
+
+/// What is done about a file that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// It is replaced, and its permissions are kept.
+    Replace,
+    /// Nothing is written.
+    Keep,
+}
+
+const FILE_MODE: u32 = 0o644;
+const FOLDER_MODE: Mode = Mode::from_bits_truncate(0o755);
+
+/// New content, written and synced beside the place where it belongs. Dropped, it is removed.
+#[derive(Debug)]
+pub struct Draft {
+    folder: OwnedFd,
+    name: String,
+    target: String,
+    existing: Existing,
+    done: bool,
+    made: MadeFolders,
+}
+
+/// Folders that were made on the way to a file. Dropped before it is there, they are removed again.
+#[derive(Debug, Default)]
+struct MadeFolders(Vec<(OwnedFd, String)>);
+
+impl MadeFolders {
+    fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for MadeFolders {
+    fn drop(&mut self) {
+        while let Some((parent, name)) = self.0.pop() {
+            // Best effort: one that somebody has put something into stays.
+            let _ = unlinkat(parent.as_fd(), name.as_str(), UnlinkatFlags::RemoveDir);
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.done {
+            // Best effort: the error that led here is the one that matters.
+            let _ = unlinkat(
+                self.folder.as_fd(),
+                self.name.as_str(),
+                UnlinkatFlags::NoRemoveDir,
+            );
+        }
+    }
+}
+
+impl Draft {
+    /// Moves the content into place, and syncs the folder. A reader sees the old or the new content.
+    pub fn place(mut self) -> Result<(), FileProblem> {
+        let folder = self.folder.as_fd();
+        let moved = match self.existing {
+            Existing::Replace => renameat(folder, self.name.as_str(), folder, self.target.as_str()),
+            Existing::Keep => renameat2(
+                folder,
+                self.name.as_str(),
+                folder,
+                self.target.as_str(),
+                RenameFlags::RENAME_NOREPLACE,
+            ),
+        };
+        moved.map_err(FileProblem::at("move the new content into place"))?;
+        self.done = true;
+        self.made.keep();
+        fsync(self.folder.as_fd()).map_err(FileProblem::at("sync the folder"))
+    }
+}
+
+impl Workspace<'_> {
+    /// Writes the whole file or nothing. Missing folders are created.
+    pub fn write_atomically(
+        &self,
+        path: &SpacePath,
+        content: &[u8],
+        existing: Existing,
+        mark: &str,
+    ) -> Result<(), FileProblem> {
+        self.draft(path, content, None, existing, mark)?.place()
+    }
+
+    /// Writes and syncs the content beside its place. `mark` names the action: should it be repeated, it finds and replaces
+    /// what an interrupted run left. Without a mode the permissions of what is replaced are kept.
+    pub fn draft(
+        &self,
+        path: &SpacePath,
+        content: &[u8],
+        mode: Option<u32>,
+        existing: Existing,
+        mark: &str,
+    ) -> Result<Draft, FileProblem> {
+        let (draft, mut file) = self.open_draft(path, mode, existing, mark)?;
+        file.write_all(content)
+            .map_err(FileProblem::io("write the file"))?;
+        file.sync_all().map_err(FileProblem::io("sync the file"))?;
+        Ok(draft)
+    }
+
+    /// A copy of a file beside its place, made in pieces.
+    pub fn draft_copy(
+        &self,
+        from: &SpacePath,
+        to: &SpacePath,
+        bytes_max: u64,
+        existing: Existing,
+        mark: &str,
+    ) -> Result<(Draft, u64), FileProblem> {
+        let (mut source, stat) = self.open_file(from)?;
+        if stat.bytes > bytes_max {
+            return Err(FileProblem::TooLarge { bytes_max });
+        }
+        let (draft, mut file) = self.open_draft(to, Some(stat.mode), existing, mark)?;
+        let mut limited = std::io::Read::take(&mut source, bytes_max + 1);
+        let copied = std::io::copy(&mut limited, &mut file).map_err(FileProblem::io("copy the file"))?;
+        if copied > bytes_max {
+            return Err(FileProblem::TooLarge { bytes_max });
+        }
+        file.sync_all().map_err(FileProblem::io("sync the file"))?;
+        Ok((draft, copied))
+    }
+
+    fn open_draft(
+        &self,
+        path: &SpacePath,
+        mode: Option<u32>,
+        existing: Existing,
+        mark: &str,
+    ) -> Result<(Draft, File), FileProblem> {
+        let old = replaceable(self.stat(path)?, existing)?;
+        let (folder, made) = self.create_folders(path)?;
+        let mode = mode.or(old.map(|old| old.mode)).unwrap_or(FILE_MODE) & 0o777;
+        let name = draft_name(&format!("{mark}\n{path}"));
+        let how = beneath(
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL,
+            Mode::from_bits_truncate(mode | 0o200),
+        );
+        let create = || openat2(folder.as_fd(), name.as_str(), how);
+        let file = create().or_else(|errno| match errno {
+            // Left by an interrupted run of the same action, which is proven dead.
+            Errno::EEXIST => {
+                unlinkat(folder.as_fd(), name.as_str(), UnlinkatFlags::NoRemoveDir).and_then(|()| create())
+            }
+            errno => Err(errno),
+        });
+        let file = file.map_err(FileProblem::at("create the file"))?;
+        let draft = Draft {
+            folder,
+            name,
+            target: path.file_name().to_owned(),
+            existing,
+            done: false,
+            made,
+        };
+        // The mask of the process may have taken permissions away that the old file has.
+        fchmod(file.as_fd(), Mode::from_bits_truncate(mode))
+            .map_err(FileProblem::at("set the permissions"))?;
+        Ok((draft, File::from(file)))
+    }
+
+    /// Whether a file could be put there, as far as can be told without doing it.
+    pub fn may_place(&self, path: &SpacePath, existing: Existing) -> Result<(), FileProblem> {
+        replaceable(self.stat(path)?, existing).map(drop)
+    }
+
+    /// Makes a folder and those above it. Says how many were made; if one cannot be, none is.
+    pub fn make_folder(&self, path: &SpacePath) -> Result<usize, FileProblem> {
+        let (_, mut made) = self.folders(path)?;
+        let count = made.0.len();
+        made.keep();
+        Ok(count)
+    }
+
+    fn create_folders(&self, path: &SpacePath) -> Result<(OwnedFd, MadeFolders), FileProblem> {
+        self.folders(&path.parent().unwrap_or_else(|| path.clone()))
+    }
+
+    /// Opens a folder, creating what is missing on the way, each new folder synced into its parent.
+    fn folders(&self, path: &SpacePath) -> Result<(OwnedFd, MadeFolders), FileProblem> {
+        let open = |at: BorrowedFd<'_>, name: &str| {
+            openat2(at, name, beneath(FOLDER, Mode::empty())).map_err(FileProblem::at("open the folder"))
+        };
+        let mut made = MadeFolders::default();
+        let mut folder = open(self.base(path), ".")?;
+        let names = path.folders().iter().map(String::as_str);
+        for name in names.chain((path.file_name() != ".").then(|| path.file_name())) {
+            let is_new = match mkdirat(folder.as_fd(), name, FOLDER_MODE) {
+                Ok(()) => true,
+                Err(Errno::EEXIST) => false,
+                Err(errno) => {
+                    return Err(FileProblem::Kernel {
+                        step: "create the folder",
+                        errno,
+                    });
+                }
+            };
+            let next = if is_new {
+                made.0.push((folder, name.to_owned()));
+                let (parent, _) = made.0.last().ok_or(FileProblem::Changed)?;
+                fsync(parent.as_fd()).map_err(FileProblem::at("sync the folder"))?;
+                open(parent.as_fd(), name)?
+            } else {
+                open(folder.as_fd(), name)?
+            };
+            folder = next;
+        }
+        Ok((folder, made))
+    }
+
+    /// Moves a file, creating the folders of its new place. It is never in both places and never in none.
+    pub fn move_file(&self, from: &SpacePath, to: &SpacePath, existing: Existing) -> Result<(), FileProblem> {
+        let at = FileProblem::at("move the file");
+        match self.stat(from)? {
+            None => return Err(at(Errno::ENOENT)),
+            Some(stat) if stat.kind == FileKind::Link => return Err(at(Errno::ELOOP)),
+            Some(stat) if stat.kind != FileKind::File => return Err(FileProblem::NotAFile),
+            Some(_) => {}
+        }
+        replaceable(self.stat(to)?, existing)?;
+        let old = self.folder_of(from)?;
+        let (new, mut made) = self.create_folders(to)?;
+        let flags = match existing {
+            Existing::Replace => RenameFlags::empty(),
+            Existing::Keep => RenameFlags::RENAME_NOREPLACE,
+        };
+        renameat2(old.as_fd(), from.file_name(), new.as_fd(), to.file_name(), flags).map_err(at)?;
+        made.keep();
+        fsync(new.as_fd()).map_err(FileProblem::at("sync the folder"))?;
+        fsync(old.as_fd()).map_err(FileProblem::at("sync the folder"))
+    }
+
+    /// Removes a file.
+    pub fn remove_file(&self, path: &SpacePath) -> Result<(), FileProblem> {
+        let at = FileProblem::at("remove the file");
+        match self.stat(path)? {
+            None => return Err(at(Errno::ENOENT)),
+            Some(stat) if stat.kind == FileKind::Link => return Err(at(Errno::ELOOP)),
+            Some(stat) if stat.kind != FileKind::File => return Err(FileProblem::NotAFile),
+            Some(_) => {}
+        }
+        self.unlink(path, UnlinkatFlags::NoRemoveDir)
+    }
+
+    /// Removes a folder if it is empty. Says whether it was.
+    pub fn remove_empty_folder(&self, path: &SpacePath) -> Result<bool, FileProblem> {
+        match self.unlink(path, UnlinkatFlags::RemoveDir) {
+            Ok(()) => Ok(true),
+            Err(FileProblem::Kernel {
+                errno: Errno::ENOTEMPTY | Errno::EEXIST,
+                ..
+            }) => Ok(false),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    fn unlink(&self, path: &SpacePath, how: UnlinkatFlags) -> Result<(), FileProblem> {
+        let folder = self.folder_of(path)?;
+        unlinkat(folder.as_fd(), path.file_name(), how).map_err(FileProblem::at("remove it"))?;
+        fsync(folder.as_fd()).map_err(FileProblem::at("sync the folder"))
+    }
+}
+
+/// Whether a new file may take the place of what is there. Replacing a link or a pipe would be harmless for what it leads
+/// to, but whoever put it there meant something else.
+fn replaceable(old: Option<Stat>, existing: Existing) -> Result<Option<Stat>, FileProblem> {
+    let at = FileProblem::at("replace the file");
+    match (old, existing) {
+        (None, _) => Ok(None),
+        (Some(old), _) if old.kind == FileKind::Link => Err(at(Errno::ELOOP)),
+        (Some(old), _) if old.kind != FileKind::File => Err(FileProblem::NotAFile),
+        (Some(_), Existing::Keep) => Err(at(Errno::EEXIST)),
+        (Some(old), Existing::Replace) => Ok(Some(old)),
+    }
+}

@@ -1,0 +1,348 @@
+//! Bytes beside the journal: what effects replaced, and what tools said at length.
+//!
+//! Each blob is a file of its own, named by a keyed digest that whoever stores it has made, so that equal content of one
+//! space is kept once. It is sealed under a key of its own, which lies in the file's head under the blobs' key: to destroy
+//! a blob, its head is overwritten. Every space has a quota, and what was stored longest ago goes first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use effectd_contracts::{Digest, SpaceId};
+use nix::sys::stat::futimens;
+use nix::sys::time::TimeSpec;
+use zeroize::Zeroizing;
+
+use crate::limits::{BLOB_BYTES_MAX, BLOBS_PER_SHELF_MAX};
+
+const MARK: &[u8] = b"effectd blob 1\n";
+const NONCE_BYTES: usize = 24;
+const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
+const DRAFT: &str = "draft-";
+
+/// What blobs are for. Each has its own quota, so that long outputs do not take the room of what can be undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Shelf {
+    /// What effects replaced.
+    Preimages,
+    /// What tools said at length.
+    Artifacts,
+}
+
+impl Shelf {
+    const fn folder(self) -> &'static str {
+        match self {
+            Shelf::Preimages => "preimages",
+            Shelf::Artifacts => "artifacts",
+        }
+    }
+}
+
+/// Why a blob is not stored or not given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BlobError {
+    /// The disk said no.
+    #[error("the blobs cannot be used: {0}")]
+    Disk(String),
+    /// There is no room on the disk.
+    #[error("there is no room left for what has to be kept")]
+    Full,
+    /// Larger than one blob, or than the whole quota.
+    #[error("{size} bytes are more than can be kept; at most {max} are")]
+    TooLarge {
+        /// How large it is.
+        size: u64,
+        /// How large it may be.
+        max: u64,
+    },
+    /// It is not there, or not any more.
+    #[error("it is not kept any more")]
+    Gone,
+    /// It is there, and not what was stored.
+    #[error("what is kept is damaged")]
+    Damaged,
+    /// Not a name of a blob.
+    #[error("{0:?} is no blob's name")]
+    Name(String),
+}
+
+impl From<io::Error> for BlobError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BlobError::Full,
+            _ => BlobError::Disk(error.to_string()),
+        }
+    }
+}
+
+/// All blobs of one state directory.
+pub struct Blobs {
+    root: PathBuf,
+    cipher: XChaCha20Poly1305,
+    quota_bytes: u64,
+    shelves: Mutex<HashMap<PathBuf, Arc<Mutex<Known>>>>,
+}
+
+impl std::fmt::Debug for Blobs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blobs")
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What lies on the shelf of one space, in the order of storing.
+#[derive(Debug, Default)]
+struct Known {
+    by_name: HashMap<String, (u64, u64)>,
+    by_age: BTreeMap<u64, String>,
+    bytes: u64,
+    next: u64,
+}
+
+impl Known {
+    fn add(&mut self, name: &str, bytes: u64) {
+        self.remove(name);
+        self.by_name.insert(name.to_owned(), (self.next, bytes));
+        self.by_age.insert(self.next, name.to_owned());
+        self.bytes += bytes;
+        self.next += 1;
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some((age, bytes)) = self.by_name.remove(name) {
+            self.by_age.remove(&age);
+            self.bytes -= bytes;
+        }
+    }
+}
+
+impl Blobs {
+    /// The blobs of a directory, which is made when the first is stored. The quota is for each shelf of each space.
+    pub fn new(root: PathBuf, key: &Zeroizing<[u8; 32]>, quota_bytes: u64) -> Self {
+        #[expect(clippy::expect_used, reason = "the key is 32 bytes by its type")]
+        let cipher = XChaCha20Poly1305::new_from_slice(&**key).expect("32 bytes");
+        Self {
+            root,
+            cipher,
+            quota_bytes,
+            shelves: Mutex::default(),
+        }
+    }
+
+    /// Stores bytes under a name of 64 hex digits; durable when it returns. What is there already is not written again.
+    pub fn put(&self, shelf: Shelf, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
+        check_name(name)?;
+        let size = content.len() as u64;
+        let max = self.quota_bytes.min(BLOB_BYTES_MAX);
+        if size > max {
+            return Err(BlobError::TooLarge { size, max });
+        }
+        let folder = self.folder(shelf, space);
+        let known = self.shelf(&folder)?;
+        let mut known = lock(&known);
+        if known.by_name.contains_key(name) && touch(&folder.join(name)).is_ok() {
+            let bytes = known.by_name.get(name).map_or(size, |(_, bytes)| *bytes);
+            known.add(name, bytes);
+            return Ok(());
+        }
+        let sealed = self.seal(&context(shelf, space, name), content)?;
+        let bytes = sealed.len() as u64;
+        while known.bytes + bytes > self.quota_bytes.saturating_add(MARK.len() as u64 + 200)
+            || known.by_name.len() >= BLOBS_PER_SHELF_MAX
+        {
+            let Some((_, oldest)) = known.by_age.first_key_value() else {
+                break;
+            };
+            let oldest = oldest.clone();
+            destroy(&folder.join(&oldest))?;
+            known.remove(&oldest);
+        }
+        write(&folder, name, &sealed)?;
+        known.add(name, bytes);
+        Ok(())
+    }
+
+    /// Whether a blob is there.
+    pub fn has(&self, shelf: Shelf, space: &SpaceId, name: &str) -> bool {
+        check_name(name).is_ok() && self.folder(shelf, space).join(name).is_file()
+    }
+
+    /// The bytes that were stored under a name.
+    pub fn get(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<Vec<u8>, BlobError> {
+        check_name(name)?;
+        let path = self.folder(shelf, space).join(name);
+        match fs::metadata(&path) {
+            Ok(meta) if meta.len() > BLOB_BYTES_MAX + 4_096 => return Err(BlobError::Damaged),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
+            Err(error) => return Err(error.into()),
+        }
+        self.open(&context(shelf, space, name), &fs::read(path)?)
+    }
+
+    /// Destroys a blob: afterwards nobody can read it, whatever keys they have.
+    pub fn remove(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
+        check_name(name)?;
+        let folder = self.folder(shelf, space);
+        let known = self.shelf(&folder)?;
+        let mut known = lock(&known);
+        destroy(&folder.join(name))?;
+        known.remove(name);
+        Ok(())
+    }
+
+    /// How many bytes a space's shelf takes.
+    pub fn bytes(&self, shelf: Shelf, space: &SpaceId) -> Result<u64, BlobError> {
+        let known = self.shelf(&self.folder(shelf, space))?;
+        let bytes = lock(&known).bytes;
+        Ok(bytes)
+    }
+
+    fn folder(&self, shelf: Shelf, space: &SpaceId) -> PathBuf {
+        let space = Digest::of(space.as_str().as_bytes()).hex();
+        self.root.join(shelf.folder()).join(&space[..32])
+    }
+
+    /// What lies on a shelf, read from the disk when it is first needed.
+    fn shelf(&self, folder: &Path) -> Result<Arc<Mutex<Known>>, BlobError> {
+        let mut shelves = lock(&self.shelves);
+        if let Some(known) = shelves.get(folder) {
+            return Ok(known.clone());
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // Durable with the first blob's own folder sync, but for the folders above.
+        for above in folder.ancestors().skip(1).take(3) {
+            File::open(above)?.sync_all()?;
+        }
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(DRAFT) {
+                fs::remove_file(entry.path())?;
+                continue;
+            }
+            let meta = entry.metadata()?;
+            found.push(((meta.mtime(), meta.mtime_nsec()), name, meta.len()));
+        }
+        found.sort();
+        let mut known = Known::default();
+        for (_, name, bytes) in found {
+            known.add(&name, bytes);
+        }
+        let known = Arc::new(Mutex::new(known));
+        shelves.insert(folder.to_owned(), known.clone());
+        Ok(known)
+    }
+
+    fn seal(&self, context: &[u8], content: &[u8]) -> Result<Vec<u8>, BlobError> {
+        let key: Zeroizing<[u8; 32]> = Zeroizing::new(random()?);
+        let cipher = XChaCha20Poly1305::new_from_slice(&*key).map_err(|_| BlobError::Damaged)?;
+        let mut sealed = MARK.to_vec();
+        sealed.extend(encrypted(&self.cipher, context, &*key)?);
+        sealed.extend(encrypted(&cipher, context, content)?);
+        Ok(sealed)
+    }
+
+    fn open(&self, context: &[u8], sealed: &[u8]) -> Result<Vec<u8>, BlobError> {
+        let rest = sealed.strip_prefix(MARK).ok_or(BlobError::Damaged)?;
+        let (wrapped, body) = rest.split_at_checked(WRAPPED_BYTES).ok_or(BlobError::Damaged)?;
+        let key = Zeroizing::new(decrypted(&self.cipher, context, wrapped)?);
+        let cipher = XChaCha20Poly1305::new_from_slice(&key).map_err(|_| BlobError::Damaged)?;
+        decrypted(&cipher, context, body)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn check_name(name: &str) -> Result<(), BlobError> {
+    let plain = name.len() == 64
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    plain
+        .then_some(())
+        .ok_or_else(|| BlobError::Name(name.to_owned()))
+}
+
+/// What a blob is bound to: moved to another name, space or shelf, it does not open.
+fn context(shelf: Shelf, space: &SpaceId, name: &str) -> Vec<u8> {
+    format!("{}\n{space}\n{name}", shelf.folder()).into_bytes()
+}
+
+fn random<const N: usize>() -> Result<[u8; N], BlobError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| BlobError::Disk(error.to_string()))?;
+    Ok(bytes)
+}
+
+fn encrypted(cipher: &XChaCha20Poly1305, aad: &[u8], msg: &[u8]) -> Result<Vec<u8>, BlobError> {
+    let nonce: [u8; NONCE_BYTES] = random()?;
+    let sealed = cipher.encrypt(&XNonce::from(nonce), Payload { msg, aad });
+    let mut bytes = nonce.to_vec();
+    bytes.extend(sealed.map_err(|_| BlobError::Disk("sealing failed".to_owned()))?);
+    Ok(bytes)
+}
+
+fn decrypted(cipher: &XChaCha20Poly1305, aad: &[u8], bytes: &[u8]) -> Result<Vec<u8>, BlobError> {
+    let (nonce, msg) = bytes
+        .split_first_chunk::<NONCE_BYTES>()
+        .ok_or(BlobError::Damaged)?;
+    let opened = cipher.decrypt(&XNonce::from(*nonce), Payload { msg, aad });
+    opened.map_err(|_| BlobError::Damaged)
+}
+
+fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
+    let draft = folder.join(format!("{DRAFT}{name}"));
+    let written = (|| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft)?;
+        file.write_all(sealed)?;
+        file.sync_all()?;
+        fs::rename(&draft, folder.join(name))?;
+        File::open(folder)?.sync_all()
+    })();
+    if written.is_err() {
+        // Best effort: the next start removes drafts as well.
+        let _ = fs::remove_file(&draft);
+    }
+    Ok(written?)
+}
+
+/// It is used again: it goes to the end of the line, also after a restart.
+fn touch(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    Ok(futimens(&file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
+}
+
+/// Overwrites the key in the file's head before the name goes: the bytes of a deleted file may live on.
+fn destroy(path: &Path) -> Result<(), BlobError> {
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    match OpenOptions::new().write(true).open(path) {
+        Ok(mut file) => {
+            file.write_all(&[0; MARK.len() + WRAPPED_BYTES])?;
+            file.sync_data()?;
+        }
+        Err(error) if gone(&error) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    match fs::remove_file(path) {
+        Err(error) if !gone(&error) => Err(error.into()),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Blobs: sealed, bound to their place, kept once, bounded, and really gone.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+const CONTENT: &[u8] = b"the canary sings at dawn";
+
+fn space(name: &str) -> SpaceId {
+    name.parse().unwrap()
+}
+
+fn name(content: &[u8]) -> String {
+    Digest::of(content).hex()
+}
+
+fn blobs(root: &Path, quota_bytes: u64) -> Blobs {
+    Blobs::new(root.to_owned(), &Zeroizing::new([7; 32]), quota_bytes)
+}
+
+fn files(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root).into_iter().flatten().map(Result::unwrap) {
+        if entry.path().is_dir() {
+            found.extend(files(&entry.path()));
+        } else {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn what_is_stored_comes_back_also_after_a_restart_and_lies_sealed() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = name(CONTENT);
+    let first = blobs(folder.path(), 1 << 20);
+    first
+        .put(Shelf::Preimages, &space("shared:h"), &id, CONTENT)
+        .unwrap();
+    first
+        .put(Shelf::Preimages, &space("shared:h"), &id, CONTENT)
+        .unwrap();
+    let on_disk = files(folder.path());
+    assert_eq!(on_disk.len(), 1, "equal content is kept once");
+    let bytes = fs::read(&on_disk[0]).unwrap();
+    assert!(!bytes.windows(6).any(|piece| piece == b"canary"));
+    let again = blobs(folder.path(), 1 << 20);
+    assert_eq!(
+        again.get(Shelf::Preimages, &space("shared:h"), &id).unwrap(),
+        CONTENT
+    );
+    assert_eq!(
+        again.bytes(Shelf::Preimages, &space("shared:h")).unwrap(),
+        bytes.len() as u64
+    );
+    for (shelf, other) in [(Shelf::Artifacts, "shared:h"), (Shelf::Preimages, "private:bob")] {
+        assert_eq!(again.get(shelf, &space(other), &id), Err(BlobError::Gone));
+    }
+}
+
+#[test]
+fn a_blob_that_was_changed_or_moved_does_not_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = name(CONTENT);
+    let blobs = blobs(folder.path(), 1 << 20);
+    let home = space("shared:h");
+    blobs.put(Shelf::Preimages, &home, &id, CONTENT).unwrap();
+    let path = files(folder.path()).remove(0);
+    let good = fs::read(&path).unwrap();
+    for at in [0, MARK.len() + 3, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        assert_eq!(
+            blobs.get(Shelf::Preimages, &home, &id),
+            Err(BlobError::Damaged),
+            "{at}"
+        );
+    }
+    for length in [0, 5, MARK.len() + WRAPPED_BYTES + 3] {
+        fs::write(&path, &good[..length]).unwrap();
+        assert_eq!(
+            blobs.get(Shelf::Preimages, &home, &id),
+            Err(BlobError::Damaged),
+            "{length}"
+        );
+    }
+    fs::write(&path, &good).unwrap();
+    let other = name(b"other");
+    fs::copy(&path, path.with_file_name(&other)).unwrap();
+    assert_eq!(
+        blobs.get(Shelf::Preimages, &home, &other),
+        Err(BlobError::Damaged)
+    );
+    assert_eq!(
+        blobs.get(Shelf::Preimages, &home, "../x"),
+        Err(BlobError::Name("../x".to_owned()))
+    );
+}
+
+#[test]
+fn the_quota_holds_and_the_oldest_go_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let quota = 10_000;
+    let home = space("shared:h");
+    let contents: Vec<Vec<u8>> = (0..20_u8).map(|number| vec![number; 1_000]).collect();
+    let store = blobs(folder.path(), quota);
+    for content in &contents {
+        store
+            .put(Shelf::Preimages, &home, &name(content), content)
+            .unwrap();
+        // The first is used again and again, so it stays.
+        store
+            .put(Shelf::Preimages, &home, &name(&contents[0]), &contents[0])
+            .unwrap();
+        assert!(store.bytes(Shelf::Preimages, &home).unwrap() <= quota + 500);
+    }
+    let kept = |number: usize| store.has(Shelf::Preimages, &home, &name(&contents[number]));
+    assert!(kept(0) && kept(19) && !kept(1) && !kept(5));
+    assert_eq!(
+        store.get(Shelf::Preimages, &home, &name(&contents[1])),
+        Err(BlobError::Gone)
+    );
+    store
+        .put(Shelf::Preimages, &space("other"), &name(CONTENT), CONTENT)
+        .unwrap();
+    assert!(kept(19), "another space has its own quota");
+    let huge = vec![0; 10_001];
+    let refused = store.put(Shelf::Preimages, &home, &name(&huge), &huge);
+    assert!(matches!(refused, Err(BlobError::TooLarge { .. })));
+}
+
+#[test]
+fn what_is_removed_cannot_be_read_by_anyone_who_kept_the_file_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, id) = (space("shared:h"), name(CONTENT));
+    let blobs = blobs(folder.path(), 1 << 20);
+    blobs.put(Shelf::Preimages, &home, &id, CONTENT).unwrap();
+    let path = files(folder.path()).remove(0);
+    let link = folder.path().join("kept");
+    fs::hard_link(&path, &link).unwrap();
+    blobs.remove(Shelf::Preimages, &home, &id).unwrap();
+    assert!(!path.exists());
+    let left = fs::read(link).unwrap();
+    assert!(left[..MARK.len() + WRAPPED_BYTES].iter().all(|byte| *byte == 0));
+    blobs.remove(Shelf::Preimages, &home, &id).unwrap();
+}
+
+#[test]
+fn drafts_of_a_killed_process_are_swept() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, id) = (space("shared:h"), name(CONTENT));
+    blobs(folder.path(), 1 << 20)
+        .put(Shelf::Artifacts, &home, &id, CONTENT)
+        .unwrap();
+    let path = files(folder.path()).remove(0);
+    fs::write(path.with_file_name("draft-x"), b"half").unwrap();
+    assert!(
+        blobs(folder.path(), 1 << 20)
+            .bytes(Shelf::Artifacts, &home)
+            .unwrap()
+            > 0
+    );
+    assert_eq!(files(folder.path()), [path]);
+}

@@ -1,0 +1,121 @@
+//! What an action changed, as far as somebody looked.
+//!
+//! The states before and after are what makes an effect reversible: whoever undoes it must find the one and put back the
+//! other.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What was observed to change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Effects {
+    /// Nothing ran, so nothing changed.
+    None,
+    /// Something ran, and nobody watched.
+    Unobserved,
+    /// Something ran, and it may have had its effect although the action failed.
+    Possible,
+    /// Something ran, and the paths that its tool says it may change were compared before and after.
+    Observed(Observed),
+}
+
+/// What a comparison of before and after brought.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Observed {
+    /// Every path that is not as it was.
+    pub changes: Vec<PathChange>,
+    /// Whether what was replaced is kept, so that the action can be undone.
+    pub undoable: bool,
+}
+
+/// One path that is not as it was. Digests are made under the device's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PathChange {
+    /// Where, as requests write it: `workspace/…`.
+    pub path: String,
+    /// What stood there before.
+    pub before: Standing,
+    /// What stands there now.
+    pub after: Standing,
+}
+
+/// One path, and what stood there when somebody looked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seen {
+    /// Where, as requests write it: `workspace/…`.
+    pub path: String,
+    /// What stood there.
+    pub standing: Standing,
+}
+
+/// What stands at a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Nothing.
+    Absent,
+    /// A folder, whatever is in it.
+    Folder,
+    /// A file.
+    File(FileState),
+    /// Something that is neither: a link, a pipe, a socket, a device.
+    Other,
+}
+
+/// A file, by its content and permissions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileState {
+    /// The digest of its content: `hmac-sha256:<hex>` in a receipt, `sha256:<hex>` on the way to a tool.
+    pub digest: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// What a tool that restores is to put back at one path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restore {
+    /// Where.
+    pub path: String,
+    /// What must stand there for it to be right.
+    pub now: Standing,
+    /// What is to stand there again.
+    pub then: Standing,
+    /// The content of the file that is to stand there again, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
+/// A path that a tool may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touch {
+    /// Where, as requests write it: `workspace/…`.
+    pub path: String,
+    /// Whether the content goes on elsewhere in the space, so that it need not be kept for an undo.
+    pub goes_on: bool,
+}
+
+impl Touch {
+    /// A path whose content is replaced or removed.
+    pub fn replaced(path: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            goes_on: false,
+        }
+    }
+
+    /// A path whose content goes elsewhere in the space.
+    pub fn moved(path: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            goes_on: true,
+        }
+    }
+}

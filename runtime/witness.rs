@@ -1,0 +1,37 @@
+//! Looks at the files of a space for the pipeline, with the same care as the tools do inside.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use effectd_actors::{Looked, Witness};
+use effectd_adapters::{SpacePath, Workspace};
+use effectd_contracts::{Code, Failure, Phase};
+
+/// The witness of this process. It opens the root anew for every look: a space may be moved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Eyes;
+
+impl Witness for Eyes {
+    fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure> {
+        let failed = |why: String| Failure::new(Code::SandboxUnavailable, Phase::Sandbox, why);
+        let root =
+            File::open(root).map_err(|error| failed(format!("the space cannot be opened: {error}")))?;
+        let paths: Vec<_> = paths
+            .iter()
+            .map(|path| {
+                SpacePath::parse(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
+            })
+            .collect::<Result<_, _>>()?;
+        // There is no scratch folder outside of the sandbox, and no path here is in one.
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let looked = workspace.look(&paths, keep_bytes_max)?;
+        Ok(looked
+            .into_iter()
+            .map(|look| Looked {
+                seen: look.seen,
+                content: look.content,
+            })
+            .collect())
+    }
+}
