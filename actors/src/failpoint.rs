@@ -3,7 +3,7 @@
 //! With the feature `failpoints`, a fault can be armed at a point: from outside, by the environment that the Store's own
 //! points use (`EFFECTD_FAILPOINT=<name>:<n>` stops the process for good at the n-th pass, after a line was written to the
 //! descriptor that `EFFECTD_FAILPOINT_FD` names, so that the parent can kill it exactly there; with
-//! `EFFECTD_FAILPOINT_FAULT=panic` every pass from the n-th on panics instead, with `=stall` it never goes on), or from inside, by `arm`, for one action. Without the feature, which no release has, nothing of this exists.
+//! `EFFECTD_FAILPOINT_FAULT=panic` every pass from the n-th on panics instead, with `=stall` it never goes on; several are separated by commas), or from inside, by `arm`, for one action. Without the feature, which no release has, nothing of this exists.
 
 use effectd_contracts::ActionId;
 
@@ -145,21 +145,24 @@ mod armed {
         fault
     }
 
-    fn from_environment() -> Option<Trap> {
-        let armed = std::env::var("EFFECTD_FAILPOINT").ok()?;
-        let (name, nth) = armed.rsplit_once(':')?;
+    fn from_environment() -> Vec<Trap> {
         let (fault, times) = match std::env::var("EFFECTD_FAILPOINT_FAULT").as_deref() {
             Ok("panic") => (Fault::Panic, u64::MAX),
             Ok("stall") => (Fault::Stall, u64::MAX),
             _ => (Fault::Stop, 1),
         };
-        Some(Trap {
-            point: name.to_owned(),
-            action: None,
-            nth: nth.parse().ok()?,
-            times,
-            fault,
-        })
+        let armed = std::env::var("EFFECTD_FAILPOINT").unwrap_or_default();
+        let traps = armed.split(',').filter_map(|armed| {
+            let (name, nth) = armed.rsplit_once(':')?;
+            Some(Trap {
+                point: name.to_owned(),
+                action: None,
+                nth: nth.parse().ok()?,
+                times,
+                fault,
+            })
+        });
+        traps.collect()
     }
 
     fn stop() -> ! {

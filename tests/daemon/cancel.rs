@@ -136,3 +136,34 @@ fn without_a_daemon_the_command_withdraws_by_itself() {
     assert_eq!(receipts_of(&place, "e-1"), 1);
     assert!(!place.note("e.txt").exists());
 }
+
+#[test]
+fn a_withdrawal_that_is_killed_has_happened_whole_or_not_at_all() {
+    let not_begun = "idempotency.before_claim:1";
+    for (point, outcome) in [
+        ("recorder.before_commit:1", "executed"),
+        ("recorder.after_commit:1", "cancelled"),
+    ] {
+        let place = Place::seeded();
+        let points: &'static str = format!("{not_begun},{point}").leak();
+        let daemon = place.serve_stalling(Stall(points), &[]);
+        daemon.post("/v1/actions", &write_note("k-1", "k.txt", "k"));
+        std::thread::scope(|scope| {
+            // It is never answered: the daemon dies with it.
+            let asked = scope.spawn(|| daemon.ask("DELETE", "/v1/actions/k-1", &[], ""));
+            until("the withdrawal is where it is to be killed", || {
+                let written = daemon.get("/v1/actions/k-1").json(200)["state"] == "done";
+                let about_to = place.log().contains("\"stage\":\"recorder\"");
+                if outcome == "cancelled" { written } else { about_to }
+            });
+            daemon.signal(nix::sys::signal::Signal::SIGKILL);
+            assert_eq!(asked.join().unwrap().status, 0);
+        });
+        assert_eq!(daemon.wait(), -1);
+        let daemon = place.serve(&[]);
+        let view = daemon.get("/v1/actions/k-1/wait?timeout_ms=60000").json(200);
+        assert_eq!(view["outcome"], outcome, "{point}");
+        assert_eq!(place.note("k.txt").exists(), outcome == "executed", "{point}");
+        assert_eq!(receipts_of(&place, "k-1"), 1, "{point}");
+    }
+}

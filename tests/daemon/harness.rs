@@ -17,13 +17,13 @@ pub trait Serving {
     fn socket(&self) -> PathBuf;
     /// A daemon that says it is ready.
     fn serve(&self, arguments: &[&str]) -> Daemon;
-    /// A daemon in which every action stops at this point of its way, and goes on never.
+    /// A daemon in which every action stops at these points of its way, and goes on never.
     fn serve_stalling(&self, point: Stall, arguments: &[&str]) -> Daemon;
     /// What the daemons of this place have logged.
     fn log(&self) -> String;
 }
 
-/// A point on the way of an action.
+/// Points on the way of an action: `name`, or `name:1,name:1`.
 pub struct Stall(pub &'static str);
 
 impl Serving for Place {
@@ -36,7 +36,11 @@ impl Serving for Place {
     }
 
     fn serve_stalling(&self, Stall(point): Stall, arguments: &[&str]) -> Daemon {
-        let armed = format!("{point}:1");
+        let armed = if point.contains(':') {
+            point.to_owned()
+        } else {
+            format!("{point}:1")
+        };
         let armed = [
             ("EFFECTD_FAILPOINT", armed.as_str()),
             ("EFFECTD_FAILPOINT_FAULT", "stall"),

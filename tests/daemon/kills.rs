@@ -64,6 +64,7 @@ fn every_acknowledged_submission_has_exactly_one_receipt() {
     runtime.block_on(all_end(&place, &told));
     let ended = begun.elapsed();
     assert_eq!(daemon.stop(), 0);
+    let stopped = begun.elapsed();
     let counted = receipts(&place);
     for action in &told {
         assert_eq!(counted.get(action), Some(&1), "{action}");
@@ -75,8 +76,10 @@ fn every_acknowledged_submission_has_exactly_one_receipt() {
         "there are receipts that nobody asked for"
     );
     eprintln!(
-        "{} submissions from {CLIENTS} clients, {KILLS} kills: handed over in {handed_over:.1?}, all ended after {ended:.1?}",
-        told.len()
+        "{} submissions from {CLIENTS} clients, {KILLS} kills: handed over in {handed_over:.1?}, all ended after {ended:.1?}, \
+         stopped after {stopped:.1?}, counted after {:.1?}",
+        told.len(),
+        begun.elapsed()
     );
 }
 
