@@ -26,6 +26,8 @@ pub const FORMAT: u8 = 1;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 40;
 const LENGTH_BYTES: usize = 4;
+/// Memory of a block that is kept for the next: more than that is given back.
+const SPARE_BYTES_MAX: usize = 2 << 20;
 const MAGIC: &[u8; 4] = b"efjb";
 
 /// What a block says about itself.
@@ -66,6 +68,19 @@ impl Builder {
             at_ms,
             records: 0,
             bytes: vec![0; HEADER_BYTES],
+        }
+    }
+
+    /// An empty block in memory that another block has used.
+    pub fn reusing(mut spare: Vec<u8>, seq: u64, previous: u32, at_ms: i64) -> Self {
+        spare.clear();
+        if spare.capacity() > SPARE_BYTES_MAX {
+            spare = Vec::new();
+        }
+        spare.resize(HEADER_BYTES, 0);
+        Builder {
+            bytes: spare,
+            ..Builder::new(seq, previous, at_ms)
         }
     }
 

@@ -1,13 +1,18 @@
-//! The embedded engine: journal and index in two sled databases beside each other.
+//! The embedded engine: the journal in a sled database, the index in plain files beside it.
 //!
 //! sled has traps, and this module is where they are kept: its `flush` does not survive power loss, so every append is
-//! followed by an `fdatasync` of our own; it may panic on damaged files, so every call is guarded; after an error its
-//! handle is poisoned, so it is opened anew. Its transactions and `flush_async` are not used at all.
+//! followed by an `fdatasync` of our own; it may panic on damaged files, or never end, so every call is guarded and
+//! opening has a deadline; after an error its handle is poisoned, so it is opened anew. Its transactions and
+//! `flush_async` are not used at all. The index is not in sled, since what can be made again need not be synced often,
+//! and a sled database that was not synced may fail to open after a power cut.
 
-mod filter;
+mod builder;
+mod cache;
+mod chunk;
 mod guard;
 mod index;
 mod journal;
+mod manifest;
 mod merge;
 mod run;
 
@@ -26,10 +31,10 @@ use crate::block::FORMAT;
 use crate::engine::{LocalStore, Medium, Opened};
 use crate::error::StoreError;
 use crate::journal::{ADVICE, Journal};
-use crate::limits::DISK_FREE_BYTES_MIN;
+use crate::limits::{DISK_FREE_BYTES_MIN, INDEX_CACHE_BYTES, INDEX_GATHER_ENTRIES, JOURNAL_OPEN_MAX};
 use crate::vault::Vault;
 use crate::vault::keyring::{failed, private_dir, sync_dir};
-use index::SledIndex;
+use index::FileIndex;
 use journal::SledJournal;
 
 pub use journal::Durability;
@@ -46,8 +51,12 @@ pub struct EmbeddedConfig {
     pub accept_key_loss: bool,
     /// What sled may cache of the journal. Not a bound of its memory, only a wish.
     pub journal_cache_bytes: u64,
-    /// What sled may cache of the index. Not a bound of its memory, only a wish.
+    /// How much of the index may be kept in memory after it was read.
     pub index_cache_bytes: u64,
+    /// Index entries that are gathered in memory before they are written as one file.
+    pub index_gather_entries: usize,
+    /// How long the journal may take to open, beside what its size allows.
+    pub journal_open_max: Duration,
     /// Free space below which new work is refused.
     pub disk_free_bytes_min: u64,
     /// What makes a block durable. Anything but the default is for tests that show why.
@@ -61,7 +70,9 @@ impl EmbeddedConfig {
             state: state.into(),
             accept_key_loss: false,
             journal_cache_bytes: 16 << 20,
-            index_cache_bytes: 32 << 20,
+            index_cache_bytes: INDEX_CACHE_BYTES,
+            index_gather_entries: INDEX_GATHER_ENTRIES,
+            journal_open_max: JOURNAL_OPEN_MAX,
             disk_free_bytes_min: DISK_FREE_BYTES_MIN,
             durability: Durability::default(),
         }
@@ -105,7 +116,7 @@ struct Embedded {
 impl Medium for Embedded {
     fn open(&self) -> Result<Opened, StoreError> {
         let journal = released(|| SledJournal::open(&self.config))?;
-        let index = match released(|| SledIndex::open(&self.config)) {
+        let index = match FileIndex::open(&self.config) {
             Ok(index) => index,
             // The index is made from the journal, and can be made again.
             Err(error @ StoreError::Damaged { .. }) => {
@@ -113,13 +124,14 @@ impl Medium for Embedded {
                 let path = self.config.state.join("index");
                 std::fs::remove_dir_all(&path).map_err(|error| failed(&path, &error))?;
                 private_dir(&path)?;
-                SledIndex::open(&self.config)?
+                FileIndex::open(&self.config)?
             }
             Err(error) => return Err(error),
         };
         Ok(Opened {
             journal: (self.wrap)(Arc::new(journal)),
             base: Some(Arc::new(index)),
+            gather_entries: self.config.index_gather_entries,
         })
     }
 
@@ -145,6 +157,25 @@ fn released<T>(open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError
             }
             other => return other,
         }
+    }
+}
+
+/// An index that cannot be read. Whoever opens it makes it anew.
+fn damaged(what: &str) -> StoreError {
+    StoreError::Damaged {
+        what: format!("the index: {what}"),
+        advice: "It is made anew from the journal when effectd next writes or starts.",
+    }
+}
+
+/// A file of the index that is missing or ends too early is damage; anything else is the disk's.
+fn read_failed(path: &Path, error: &std::io::Error) -> StoreError {
+    if error.kind() == ErrorKind::NotFound {
+        damaged("a file that should be there is not")
+    } else if error.kind() == ErrorKind::UnexpectedEof {
+        damaged("a file that was cut off")
+    } else {
+        failed(path, error)
     }
 }
 

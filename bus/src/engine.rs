@@ -44,6 +44,8 @@ pub(crate) trait Medium: Send + Sync {
 pub(crate) struct Opened {
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) base: Option<Arc<dyn Base>>,
+    /// Index entries that are gathered before they are moved into the base.
+    pub(crate) gather_entries: usize,
 }
 
 /// What readers see. Replaced as a whole when the store is opened anew.
@@ -106,7 +108,7 @@ impl Served {
     fn dead(error: StoreError) -> Self {
         Served {
             journal: Arc::new(MemoryJournal::default()),
-            table: Table::default(),
+            table: Table::new(None, usize::MAX),
             live: RwLock::default(),
             dead: Some(error),
         }

@@ -8,7 +8,8 @@
 
 /// Every point there is, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 10] = [
+pub const POINTS: [&str; 13] = [
+    "journal.opening",
     "writer.before_append",
     "journal.after_insert",
     "journal.after_flush",
@@ -16,7 +17,9 @@ pub const POINTS: [&str; 10] = [
     "writer.before_answer",
     "index.before_write",
     "index.after_write",
-    "index.after_sync",
+    "index.before_sync",
+    "index.before_rename",
+    "index.after_rename",
     "index.after_merge",
     "index.before_drop",
 ];

@@ -12,17 +12,12 @@
 //! | `x` dimension, hash of value, bucket | which of 256 ordinals have this value |
 //! | `D` letter | where the dead letter lies |
 //! | `F` family, key | version of the entry, and where its value lies |
-//! | `C` | checkpoint: the last block that all of this holds, and its checksum |
-//! | `S` part | snapshot of the working state at some block |
 
 use effectd_contracts::{Digest, EventId, IdempotencyKey, SpaceId, Status};
 
 use crate::codec::{Hash16, Malformed, Place, Reader, Span, put_i64, put_str, put_u64};
 use crate::names::{FamilyName, TopicName};
 use crate::record::Payload;
-
-/// The key of the checkpoint.
-pub const CHECKPOINT: &[u8] = b"C";
 
 /// What receipts and letters are listed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,11 +136,6 @@ pub fn entry(name: &FamilyName, entry: &str) -> Vec<u8> {
     let mut key = family(name);
     key.extend_from_slice(entry.as_bytes());
     key
-}
-
-/// Key of one part of the snapshot.
-pub fn snapshot(part: u64) -> Vec<u8> {
-    numbered(b'S', part)
 }
 
 /// Beginning of the buckets of one value.

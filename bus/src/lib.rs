@@ -23,6 +23,8 @@ pub mod block;
 pub mod keys;
 
 pub mod fold;
+
+mod filter;
 pub mod table;
 
 pub mod blobs;

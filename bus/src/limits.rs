@@ -61,12 +61,18 @@ pub const FAMILY_ENTRIES_MAX: usize = 100_000;
 pub const LINK_LINGER: Duration = Duration::from_millis(20);
 /// Free space below which new work is refused, so that work already begun can still be recorded.
 pub const DISK_FREE_BYTES_MIN: u64 = 67_108_864;
-/// Blocks that may be durable but not yet in the index; the writer waits beyond this, so that memory stays bounded.
-pub const INDEX_LAG_BLOCKS_MAX: usize = 4_096;
-/// Entries that may be durable but not yet in the index.
-pub const INDEX_LAG_ENTRIES_MAX: usize = 262_144;
-/// Blocks between two snapshots of the working state: bounds how much is replayed on open.
-pub const SNAPSHOT_BLOCKS: u64 = 4_096;
+/// Entries that are gathered in memory before they become a file of the index: a file costs three syncs, whatever is in it.
+pub const INDEX_GATHER_ENTRIES: usize = 65_536;
+/// Blocks after which what was gathered becomes a file, however little it is: bounds how much is replayed on open.
+pub const INDEX_GATHER_BLOCKS: usize = 4_096;
+/// Bytes of journal after which what was gathered becomes a file, for the same reason.
+pub const INDEX_GATHER_BYTES: usize = 67_108_864;
+/// How often the gathered amount may be waiting in memory; the writer waits beyond this, so that memory stays bounded.
+pub const INDEX_LAG_MAX: usize = 3;
+/// How much of the index may be kept in memory after it was read, unless configured otherwise.
+pub const INDEX_CACHE_BYTES: u64 = 16_777_216;
+/// How long the journal may take to open, beside a second for every 16 MiB of it: sled may never end on a damaged file.
+pub const JOURNAL_OPEN_MAX: Duration = Duration::from_secs(60);
 /// Bytes of one physical value in the embedded journal: above about 30 KiB sled spills pages into files of their own.
 pub const CHUNK_BYTES_MAX: usize = 24_576;
 /// Length of one sealing epoch; its key is destroyed when all of its actions have ended.

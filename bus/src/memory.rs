@@ -30,6 +30,7 @@ impl Medium for MemoryDisk {
         Ok(Opened {
             journal: self.journal.clone(),
             base: None,
+            gather_entries: usize::MAX,
         })
     }
 

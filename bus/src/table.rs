@@ -1,24 +1,56 @@
 //! The index in layers: what was just committed is in memory, the rest is in the engine's base.
 //!
-//! The writer never waits for the index. It puts what a block changes into the newest layer, where every reader sees it
-//! at once, and a second thread moves whole layers into the base. Each change is absolute, so that a layer may be moved
+//! The writer hardly ever waits for the index. It puts what a block changes into the newest layer, where every reader
+//! sees it at once; when enough is gathered, a second thread moves the whole layer into the base. Each change is absolute, so that a layer may be moved
 //! twice (after a crash, from the journal) and the index is the same.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::StoreError;
-use crate::limits::{FAMILY_KEY_BYTES_MAX, NAME_BYTES_MAX};
+use crate::filter;
+use crate::keys::Checkpoint;
+use crate::limits::{
+    FAMILY_KEY_BYTES_MAX, INDEX_GATHER_BLOCKS, INDEX_GATHER_BYTES, INDEX_LAG_MAX, NAME_BYTES_MAX,
+};
 
 /// Longest key of the index: a family's entry.
 const KEY_BYTES_MAX: usize = 2 + NAME_BYTES_MAX + FAMILY_KEY_BYTES_MAX;
 
-/// Blocks that are gathered before a layer is moved, unless that takes longer than [`GATHER_TIME`].
-const GATHER_BLOCKS: usize = 256;
-const GATHER_TIME: Duration = Duration::from_millis(50);
+/// How long the writer waits for the mover before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Hashes that are good as they are, and are not hashed again.
+#[derive(Default)]
+struct Hashes(HashSet<u64, BuildHasherDefault<AsItIs>>);
+
+impl Hashes {
+    fn has(&self, hash: u64) -> bool {
+        self.0.contains(&hash)
+    }
+}
+
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Only numbers of eight bytes are hashed here; this keeps anything else correct.
+        self.0 = filter::hash(bytes);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
 
 /// What a layer says about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,25 +154,49 @@ pub trait Base: Send + Sync {
     fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
     /// The last key from `start` on, up to and with `to`.
     fn previous(&self, start: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
-    /// Takes over a layer; its checkpoint last. With `durable`, it survives power loss when this returns.
-    fn write(&self, layer: &Layer, durable: bool) -> Result<(), StoreError>;
+    /// Takes over a layer, after which it vouches for all blocks up to the checkpoint. Survives power loss when this
+    /// returns, as a whole or not at all.
+    fn write(&self, layer: &Layer, vouch: &Vouch) -> Result<(), StoreError>;
     /// Does a little of what keeps it quick. Called after every layer, when nobody waits for that layer any more.
     fn tidy(&self) -> Result<(), StoreError>;
+    /// What was last vouched for; `None` while nothing was.
+    fn vouched(&self) -> Option<Arc<Vouch>>;
+    /// Whether it has met damage since it was opened. Then it is to be opened anew.
+    fn is_spoiled(&self) -> bool;
+}
+
+/// What a base vouches for: all that follows from the journal up to a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vouch {
+    /// Which block.
+    pub checkpoint: Checkpoint,
+    /// The working state after it.
+    pub snapshot: Vec<u8>,
 }
 
 #[derive(Default)]
 struct Recent {
     active: Layer,
-    frozen: Option<Arc<Layer>>,
+    /// Hashes of the keys that the active layer speaks of: most questions are about keys that it does not have, and a
+    /// large tree takes long to say so.
+    active_hashes: Hashes,
+    frozen: Option<Arc<Frozen>>,
     base: Option<Arc<dyn Base>>,
 }
 
+/// A layer on its way into the base.
+struct Frozen {
+    layer: Layer,
+    hashes: Hashes,
+    vouch: Vouch,
+}
+
 /// All layers.
-#[derive(Default)]
 pub(crate) struct Table {
     recent: RwLock<Recent>,
     work: Mutex<Work>,
-    /// There is something to move, or no time to gather more.
+    gather_entries: usize,
+    /// There is something to move, or nothing more to come.
     stir: Condvar,
     /// Something was moved, or never will be.
     moved: Condvar,
@@ -148,22 +204,38 @@ pub(crate) struct Table {
 
 #[derive(Default)]
 struct Work {
-    blocks: usize,
-    blocks_frozen: usize,
-    durable: bool,
-    waiting: usize,
+    /// What the active layer was made from.
+    gathered: Amount,
+    /// What the frozen layer was made from.
+    frozen: Amount,
     stop: bool,
     failed: Option<StoreError>,
 }
 
+/// How much of the journal a layer holds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Amount {
+    blocks: usize,
+    bytes: usize,
+}
+
+impl Amount {
+    fn reaches(self, times: usize) -> bool {
+        self.blocks >= INDEX_GATHER_BLOCKS * times || self.bytes >= INDEX_GATHER_BYTES * times
+    }
+}
+
 impl Table {
-    pub(crate) fn new(base: Option<Arc<dyn Base>>) -> Self {
+    pub(crate) fn new(base: Option<Arc<dyn Base>>, gather_entries: usize) -> Self {
         Table {
             recent: RwLock::new(Recent {
                 base,
                 ..Recent::default()
             }),
-            ..Table::default()
+            work: Mutex::default(),
+            gather_entries,
+            stir: Condvar::new(),
+            moved: Condvar::new(),
         }
     }
 
@@ -179,57 +251,69 @@ impl Table {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows what a durable block changed. `durable` asks that it reach the base durably soon.
-    pub(crate) fn show(&self, layer: Layer, durable: bool) {
-        let has_base = {
-            let mut recent = self.write();
-            recent.active.extend(layer);
-            recent.base.is_some()
-        };
-        if has_base {
-            let mut work = self.work();
-            work.blocks += 1;
-            work.durable |= durable;
-            let wake = work.blocks == 1 || work.blocks >= GATHER_BLOCKS || durable;
-            drop(work);
-            if wake {
-                self.stir.notify_all();
-            }
-        }
+    /// Shows what a durable block of so many bytes changed.
+    pub(crate) fn show(&self, layer: Layer, bytes: usize) {
+        let mut recent = self.write();
+        let Recent {
+            active,
+            active_hashes,
+            ..
+        } = &mut *recent;
+        active_hashes
+            .0
+            .extend(layer.cells.keys().map(|key| filter::hash(key)));
+        active.extend(layer);
+        drop(recent);
+        let mut work = self.work();
+        work.gathered.blocks += 1;
+        work.gathered.bytes += bytes;
     }
 
-    /// Keys that are not in the base yet.
-    pub(crate) fn entries(&self) -> usize {
+    /// Whether enough is gathered to be moved, and nothing else is being moved.
+    pub(crate) fn is_ripe(&self) -> bool {
         let recent = self.read();
-        recent.active.len() + recent.frozen.as_ref().map_or(0, |layer| layer.len())
+        recent.base.is_some()
+            && recent.frozen.is_none()
+            && (recent.active.len() >= self.gather_entries || self.work().gathered.reaches(1))
+    }
+
+    /// Hands what is gathered over to be moved, with what the base may vouch for from then on. Nothing else is being
+    /// moved.
+    pub(crate) fn freeze(&self, vouch: Vouch) {
+        let mut recent = self.write();
+        let layer = std::mem::take(&mut recent.active);
+        let hashes = std::mem::take(&mut recent.active_hashes);
+        recent.frozen = Some(Arc::new(Frozen { layer, hashes, vouch }));
+        let mut work = self.work();
+        work.frozen = std::mem::take(&mut work.gathered);
+        drop(work);
+        drop(recent);
+        self.stir.notify_all();
     }
 
     /// Blocks that are not in the base yet.
     pub(crate) fn lag(&self) -> usize {
         let work = self.work();
-        work.blocks + work.blocks_frozen
+        work.gathered.blocks + work.frozen.blocks
     }
 
-    /// Waits until no more than `blocks` and `entries` are outside the base, or moving them has failed.
-    pub(crate) fn wait_lag(&self, blocks: usize, entries: usize) -> Result<(), StoreError> {
+    /// Waits until there is room to gather more, or moving has failed.
+    pub(crate) fn wait_room(&self) -> Result<(), StoreError> {
         loop {
-            let behind = self.read().base.is_some() && self.entries() > entries;
+            let recent = self.read();
+            let busy = recent.base.is_some() && recent.frozen.is_some();
+            let many = recent.active.len() >= self.gather_entries.saturating_mul(INDEX_LAG_MAX);
+            drop(recent);
             let work = self.work();
             if let Some(error) = &work.failed {
                 return Err(error.clone());
             }
-            if work.stop || !(behind || work.blocks + work.blocks_frozen > blocks) {
+            if work.stop || !busy || !(many || work.gathered.reaches(INDEX_LAG_MAX)) {
                 return Ok(());
             }
-            let mut work = work;
-            work.waiting += 1;
-            self.stir.notify_all();
-            // Both bounds are not under one lock, so the last move may be missed here: look again soon.
-            let (mut work, _) = self
-                .moved
-                .wait_timeout(work, GATHER_TIME)
-                .unwrap_or_else(PoisonError::into_inner);
-            work.waiting -= 1;
+            // Layers and work are not under one lock, so the last move may be missed here: look again soon.
+            let waited = self.moved.wait_timeout(work, LOOK_AGAIN);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -237,28 +321,14 @@ impl Table {
     pub(crate) fn move_layers(&self) {
         loop {
             let mut work = self.work();
-            while work.blocks == 0 && !work.stop {
+            while work.frozen.blocks == 0 && !work.stop {
                 work = self.stir.wait(work).unwrap_or_else(PoisonError::into_inner);
             }
-            if work.blocks == 0 {
+            if work.frozen.blocks == 0 {
                 return;
             }
-            // A layer of many blocks costs little more than one of a few, and the writer needs the processor more.
-            let end = Instant::now() + GATHER_TIME;
-            while work.blocks < GATHER_BLOCKS && !work.stop && !work.durable && work.waiting == 0 {
-                let left = end.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                work = self
-                    .stir
-                    .wait_timeout(work, left)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
-            }
-            let durable = work.durable || work.stop;
             drop(work);
-            if let Err(error) = self.move_layer(durable) {
+            if let Err(error) = self.move_layer() {
                 self.work().failed = Some(error);
                 self.moved.notify_all();
                 return;
@@ -266,25 +336,31 @@ impl Table {
         }
     }
 
-    /// Moves what is there now.
-    pub(crate) fn move_layer(&self, durable: bool) -> Result<(), StoreError> {
-        let (layer, base) = {
-            let mut recent = self.write();
-            let Some(base) = recent.base.clone() else {
-                return Ok(());
-            };
-            let layer = Arc::new(std::mem::take(&mut recent.active));
-            recent.frozen = Some(layer.clone());
-            let mut work = self.work();
-            work.blocks_frozen = std::mem::take(&mut work.blocks);
-            work.durable = false;
-            (layer, base)
+    /// Moves what was handed over.
+    pub(crate) fn move_layer(&self) -> Result<(), StoreError> {
+        let recent = self.read();
+        let (Some(base), Some(frozen)) = (recent.base.clone(), recent.frozen.clone()) else {
+            return Ok(());
         };
-        base.write(&layer, durable)?;
-        self.write().frozen = None;
-        self.work().blocks_frozen = 0;
+        drop(recent);
+        base.write(&frozen.layer, &frozen.vouch)?;
+        drop(frozen);
+        let moved = self.write().frozen.take();
+        self.work().frozen = Amount::default();
         self.moved.notify_all();
+        // Thousands of small pieces of memory are given back without holding anyone up.
+        drop(moved);
         base.tidy()
+    }
+
+    /// Whether moving has failed, after which nothing is moved any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.work().failed.is_some()
+    }
+
+    /// Whether the base has met damage and is to be made anew.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.read().base.as_ref().is_some_and(|base| base.is_spoiled())
     }
 
     pub(crate) fn stop(&self) {
@@ -317,12 +393,20 @@ pub(crate) struct View<'a> {
 impl View<'_> {
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let recent = self.table.read();
-        get(self.layers(&recent), recent.base.as_deref(), key)
+        let hash = filter::hash(key);
+        let active = recent.active_hashes.has(hash).then_some(&recent.active);
+        let frozen = recent.frozen.as_deref().filter(|frozen| frozen.hashes.has(hash));
+        let layers = [self.staged, active, frozen.map(|frozen| &frozen.layer)];
+        get(layers.into_iter().flatten(), recent.base.as_deref(), key)
     }
 
     /// What is not in the base, the newest first.
     fn layers<'a>(&'a self, recent: &'a Recent) -> impl Iterator<Item = &'a Layer> + Clone {
-        let layers = [self.staged, Some(&recent.active), recent.frozen.as_deref()];
+        let layers = [
+            self.staged,
+            Some(&recent.active),
+            recent.frozen.as_deref().map(|frozen| &frozen.layer),
+        ];
         layers.into_iter().flatten()
     }
 

@@ -12,11 +12,18 @@ use crate::engine::Finish;
 use crate::error::StoreError;
 
 enum Slot<T> {
-    Pending(Option<Waker>),
+    Pending(Waiter),
     Ready(Result<T, StoreError>),
     /// Certain, but still to be read; done by whoever waits, so that the writer can go on.
     Unread(Finish<T>),
     Taken,
+}
+
+/// Who is to be woken.
+enum Waiter {
+    Nobody,
+    Thread,
+    Task(Waker),
 }
 
 struct Shared<T> {
@@ -43,7 +50,7 @@ pub(crate) struct Promise<T> {
 
 pub(crate) fn promise<T>() -> (Promise<T>, Wait<T>) {
     let shared = Arc::new(Shared {
-        slot: Mutex::new(Slot::Pending(None)),
+        slot: Mutex::new(Slot::Pending(Waiter::Nobody)),
         ready: Condvar::new(),
     });
     (
@@ -75,7 +82,7 @@ impl<T> Wait<T> {
                     drop(slot);
                     return finish();
                 }
-                Slot::Pending(waker) => *slot = Slot::Pending(waker),
+                Slot::Pending(_) => *slot = Slot::Pending(Waiter::Thread),
                 Slot::Taken => return Err(StoreError::Closed),
             }
             slot = self
@@ -105,7 +112,7 @@ impl<T> Future for Wait<T> {
                 Poll::Ready(finish())
             }
             Slot::Pending(_) => {
-                *slot = Slot::Pending(Some(cx.waker().clone()));
+                *slot = Slot::Pending(Waiter::Task(cx.waker().clone()));
                 Poll::Pending
             }
             Slot::Taken => Poll::Ready(Err(StoreError::Closed)),
@@ -125,9 +132,10 @@ impl<T> Promise<T> {
     fn put(&mut self, answer: Slot<T>) {
         let Some(shared) = self.shared.take() else { return };
         let before = std::mem::replace(&mut *shared.lock(), answer);
-        shared.ready.notify_all();
-        if let Slot::Pending(Some(waker)) = before {
-            waker.wake();
+        match before {
+            Slot::Pending(Waiter::Thread) => shared.ready.notify_all(),
+            Slot::Pending(Waiter::Task(waker)) => waker.wake(),
+            Slot::Pending(Waiter::Nobody) | Slot::Ready(_) | Slot::Unread(_) | Slot::Taken => {}
         }
     }
 }

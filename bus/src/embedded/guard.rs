@@ -1,6 +1,8 @@
 //! sled under guard: its errors and panics as ours.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::journal::ADVICE;
@@ -19,6 +21,32 @@ pub(crate) fn guarded<T>(what: &str, call: impl FnOnce() -> sled::Result<T>) -> 
                 advice: ADVICE,
             })
         }
+    }
+}
+
+/// Calls something that may never end. If it takes longer than it may, it is left behind in its thread, which holds the
+/// files that it has opened until the process ends.
+pub(crate) fn bounded<T: Send + 'static>(
+    what: &str,
+    max: Duration,
+    call: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let (sender, answer) = channel();
+    let thread = std::thread::Builder::new().name("store-open".into());
+    let spawned = thread.spawn(move || drop(sender.send(call())));
+    spawned.map_err(|error| StoreError::Unavailable {
+        reason: format!("no thread for {what}: {error}"),
+    })?;
+    match answer.recv_timeout(max) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => Err(StoreError::Damaged {
+            what: format!("{what} did not end within {max:?}"),
+            advice: ADVICE,
+        }),
+        Err(RecvTimeoutError::Disconnected) => Err(StoreError::Damaged {
+            what: format!("a panic while {what}"),
+            advice: ADVICE,
+        }),
     }
 }
 
@@ -41,5 +69,31 @@ fn translate(what: &str, error: &sled::Error) -> StoreError {
                 advice: ADVICE,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_never_ends_is_told_as_damage() {
+        let (keep, never) = channel::<()>();
+        let error = bounded("opening the journal", Duration::from_millis(20), move || {
+            never.recv().map_err(|_| StoreError::Closed)
+        });
+        let words = error.unwrap_err().to_string();
+        assert!(
+            words.contains("opening the journal did not end within 20ms"),
+            "{words}"
+        );
+        drop(keep);
+        assert_eq!(bounded("it", Duration::from_secs(60), || Ok(7)), Ok(7));
+        let panicked = bounded::<()>("it", Duration::from_secs(60), || panic!("on purpose"));
+        assert!(
+            matches!(panicked, Err(StoreError::Damaged { .. })),
+            "{panicked:?}"
+        );
     }
 }

@@ -1,31 +1,27 @@
-//! The index in sled: runs, and the manifest that names them.
+//! The index in plain files: runs, and the manifest that names them.
 //!
 //! It may lag behind the journal and be lost altogether; it must never be ahead. So a layer is written only when its
-//! blocks are durable, and manifest, checkpoint and snapshot in one batch after everything that they vouch for.
+//! blocks are durable. Every file is written once, under another name, and synced before it gets its own; what is not
+//! named by the manifest means nothing and is removed when the index is opened. What does not check is not trusted: the
+//! manifest is taken away, and the next opening makes the index anew from the journal.
 
-use std::fs::File;
-use std::ops::Bound;
-use std::sync::atomic::Ordering;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
 
-use super::EmbeddedConfig;
-use super::filter;
-use super::guard::guarded;
+use super::builder::{Builder, run_path};
+use super::cache::Cache;
+use super::manifest::{self, Manifest};
 use super::merge::{Merge, RUNS_MAX, over, window};
-use super::run::{Builder, Chunks, Run, chunk_key, damaged, malformed};
-use crate::codec::{Malformed, Reader, put_str, put_u64};
+use super::run::Run;
+use super::{EmbeddedConfig, damaged};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::keys::CHECKPOINT;
-use crate::table::{Base, Cell, Layer};
+use crate::filter;
+use crate::table::{Base, Cell, Layer, Vouch};
 use crate::vault::keyring::{failed, sync_dir};
 
-const SEGMENT_BYTES: usize = 512 << 10;
-/// How long written entries may stay in sled's buffers: what a killed process has to fold again.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-const MANIFEST: &[u8] = b"M";
-const MANIFEST_MARK: &str = "effectd runs 1";
 /// Entries that a merge goes on by for every entry that came in, and at least. Each merge ends before its output is
 /// needed for the next.
 const MERGE_PER_ENTRY: usize = 2;
@@ -33,100 +29,47 @@ const MERGE_ENTRIES_MIN: usize = 1_024;
 /// Entries merged between two moments in which other threads may go first.
 const MERGE_SLICE: usize = 1_024;
 
-pub(crate) struct SledIndex {
-    chunks: Chunks,
-    file: File,
+pub(crate) struct FileIndex {
+    dir: PathBuf,
+    cache: Cache,
     /// The newest first.
     runs: RwLock<Vec<Arc<Run>>>,
     work: Mutex<Work>,
+    /// Something in it did not check.
+    spoiled: AtomicBool,
 }
 
 /// What only the thread that writes uses.
 struct Work {
-    flushed: Instant,
     next_run: u64,
     merges: Vec<Merge>,
     /// Entries that were written since merges last went on.
     owed: usize,
+    vouch: Option<Arc<Vouch>>,
 }
 
-/// Which runs there are, the newest first: id, parts of the head, whether it was synced.
-#[derive(Debug, PartialEq, Eq)]
-struct Manifest {
-    next_run: u64,
-    runs: Vec<(u64, u32, bool)>,
-}
-
-impl Manifest {
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_str(&mut out, MANIFEST_MARK);
-        put_u64(&mut out, self.next_run);
-        put_u64(&mut out, self.runs.len() as u64);
-        for (id, parts, synced) in &self.runs {
-            put_u64(&mut out, *id);
-            put_u64(&mut out, u64::from(*parts));
-            out.push(u8::from(*synced));
-        }
-        let own = crc32fast::hash(&out);
-        out.extend_from_slice(&own.to_be_bytes());
-        out
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let own = bytes
-            .len()
-            .checked_sub(4)
-            .ok_or(Malformed("a manifest that is too short"))?;
-        if crc32fast::hash(&bytes[..own]).to_be_bytes() != bytes[own..] {
-            return Err(Malformed("a manifest whose checksum does not fit"));
-        }
-        let mut reader = Reader::new(&bytes[..own], 0);
-        if reader.text()? != MANIFEST_MARK {
-            return Err(Malformed("runs of another format"));
-        }
-        let next_run = reader.u64()?;
-        let count = reader.count()?;
-        let runs = (0..count)
-            .map(|_| Ok((reader.u64()?, reader.u32()?, reader.flag()?)))
-            .collect::<Result<_, Malformed>>()?;
-        reader.end()?;
-        Ok(Manifest { next_run, runs })
-    }
-}
-
-impl SledIndex {
+impl FileIndex {
     pub(crate) fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
-        let path = config.state.join("index");
-        let db = guarded("opening the index", || {
-            sled::Config::default()
-                .path(&path)
-                .segment_size(SEGMENT_BYTES)
-                .cache_capacity(config.index_cache_bytes)
-                .flush_every_ms(None)
-                .open()
-        })?;
-        let file = File::open(path.join("db")).map_err(|error| failed(&path, &error))?;
-        sync_dir(&path)?;
-        let manifest = read_manifest(&db)?;
+        let dir = config.state.join("index");
+        let manifest = Manifest::read(&dir)?.unwrap_or_else(Manifest::empty);
+        remove_strays(&dir, &manifest)?;
         let runs = manifest
             .runs
             .iter()
-            .map(|(id, parts, synced)| Run::open(&db, *id, *parts, *synced).map(Arc::new))
+            .map(|name| Run::open(&run_path(&dir, name.0), *name).map(Arc::new))
             .collect::<Result<Vec<_>, StoreError>>()?;
-        let index = SledIndex {
-            chunks: Chunks::new(db),
-            file,
+        Ok(FileIndex {
+            dir,
+            cache: Cache::new(config.index_cache_bytes),
             runs: RwLock::new(runs),
             work: Mutex::new(Work {
-                flushed: Instant::now(),
                 next_run: manifest.next_run,
                 merges: Vec::new(),
                 owed: 0,
+                vouch: manifest.vouch,
             }),
-        };
-        index.drop_strays()?;
-        Ok(index)
+            spoiled: AtomicBool::new(false),
+        })
     }
 
     fn runs(&self) -> RwLockReadGuard<'_, Vec<Arc<Run>>> {
@@ -137,63 +80,17 @@ impl SledIndex {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what runs left that were being written or removed when the process ended.
-    fn drop_strays(&self) -> Result<(), StoreError> {
-        let known: std::collections::BTreeSet<u64> = self.runs().iter().map(|run| run.id).collect();
-        for tag in [b'h', b'p'] {
-            let mut from = chunk_key(tag, 0, 0);
-            while let Some(key) = self.key_from(&from, &[tag + 1])? {
-                let id = key
-                    .get(1..9)
-                    .and_then(|id| id.try_into().ok())
-                    .map(u64::from_be_bytes);
-                let id = id.ok_or_else(|| damaged("a key that is none of ours"))?;
-                if known.contains(&id) {
-                    let Some(next) = id.checked_add(1) else { break };
-                    from = chunk_key(tag, next, 0);
-                } else {
-                    guarded("tidying the index", || self.chunks.db.remove(&key))?;
-                }
-            }
+    /// Makes these the runs, on disk, then for readers.
+    fn name(&self, work: &Work, runs: Vec<Arc<Run>>) -> Result<(), StoreError> {
+        if self.is_spoiled() {
+            return Err(damaged("something in it did not check"));
         }
-        Ok(())
-    }
-
-    fn key_from(&self, from: &[u8], end: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
-        let bounds = (Bound::Included(from), Bound::Excluded(end));
-        guarded("reading the index", || {
-            self.chunks.db.range::<&[u8], _>(bounds).keys().next().transpose()
-        })
-    }
-
-    fn flush(&self, work: &mut Work, durable: bool) -> Result<(), StoreError> {
-        if durable || work.flushed.elapsed() >= FLUSH_INTERVAL {
-            guarded("flushing the index", || self.chunks.db.flush())?;
-            work.flushed = Instant::now();
-        }
-        if durable {
-            self.file
-                .sync_data()
-                .map_err(|error| failed("the index's sync".as_ref(), &error))?;
-            let runs = self.runs();
-            runs.iter()
-                .for_each(|run| run.synced.store(true, Ordering::Relaxed));
-            failpoint::hit("index.after_sync");
-        }
-        Ok(())
-    }
-
-    /// Makes these the runs, on disk together with what else the batch says, then for readers.
-    fn name(&self, work: &Work, runs: Vec<Arc<Run>>, mut batch: sled::Batch) -> Result<(), StoreError> {
         let manifest = Manifest {
             next_run: work.next_run,
-            runs: runs
-                .iter()
-                .map(|run| (run.id, run.parts, run.synced.load(Ordering::Relaxed)))
-                .collect(),
+            runs: runs.iter().map(|run| run.name).collect(),
+            vouch: work.vouch.clone(),
         };
-        batch.insert(MANIFEST, manifest.encode());
-        guarded("writing the index", || self.chunks.db.apply_batch(batch))?;
+        manifest.replace(&self.dir)?;
         *self.runs.write().unwrap_or_else(PoisonError::into_inner) = runs;
         Ok(())
     }
@@ -204,11 +101,11 @@ impl SledIndex {
         let is_busy = |merges: &[Merge], id| {
             merges
                 .iter()
-                .any(|merge| merge.inputs.iter().any(|run| run.id == id))
+                .any(|merge| merge.inputs.iter().any(|run| run.id() == id))
         };
         while let Some(range) = window(&runs, |id| is_busy(&work.merges, id)) {
             let oldest = range.end == runs.len();
-            let merge = Merge::new(&self.chunks.db, runs[range].to_vec(), work.next_run, oldest)?;
+            let merge = Merge::new(&self.dir, runs[range].to_vec(), work.next_run, oldest)?;
             work.next_run += 1;
             work.merges.push(merge);
         }
@@ -218,7 +115,7 @@ impl SledIndex {
             let mut done = false;
             while left > 0 && !done {
                 let slice = left.min(MERGE_SLICE);
-                done = work.merges[nth].step(&self.chunks.db, slice)?;
+                done = work.merges[nth].step(slice)?;
                 left -= slice;
                 std::thread::yield_now();
             }
@@ -234,58 +131,41 @@ impl SledIndex {
 
     /// Puts a merged run in the place of those that it was made from.
     fn replace(&self, work: &Work, merge: Merge) -> Result<(), StoreError> {
-        let (inputs, output) = merge.finish(&self.chunks.db)?;
+        let (inputs, output) = merge.finish()?;
         failpoint::hit("index.after_merge");
         let mut output = output.map(Arc::new);
         let mut runs = Vec::new();
         for run in self.runs().iter() {
-            if inputs.iter().any(|input| input.id == run.id) {
+            if inputs.iter().any(|input| input.id() == run.id()) {
                 runs.extend(output.take());
             } else {
                 runs.push(run.clone());
             }
         }
-        self.name(work, runs, sled::Batch::default())?;
+        self.name(work, runs)?;
         failpoint::hit("index.before_drop");
         for run in &inputs {
-            for (tag, count) in [(b'h', run.parts), (b'p', run.chunks())] {
-                for chunk in 0..count {
-                    guarded("tidying the index", || {
-                        self.chunks.db.remove(chunk_key(tag, run.id, chunk))
-                    })?;
-                }
-            }
+            // Who still reads it has it open. What cannot be removed is removed when the index is next opened.
+            let _ = std::fs::remove_file(run_path(&self.dir, run.id()));
+            self.cache.forget(run.id());
         }
         Ok(())
     }
-}
 
-fn read_manifest(db: &sled::Db) -> Result<Manifest, StoreError> {
-    let get = |key| guarded("reading the index", || db.get(key));
-    match get(MANIFEST)? {
-        Some(bytes) => Manifest::decode(&bytes).map_err(malformed),
-        None if get(CHECKPOINT)?.is_some() => Err(damaged("a checkpoint without runs")),
-        None => Ok(Manifest {
-            next_run: 1,
-            runs: Vec::new(),
-        }),
-    }
-}
-
-/// Checkpoint and snapshot vouch for the rest, and lie beside the runs.
-fn vouches(key: &[u8]) -> bool {
-    key == CHECKPOINT || key.first() == Some(&b'S')
-}
-
-impl Base for SledIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        if vouches(key) {
-            return Ok(guarded("reading the index", || self.chunks.db.get(key))?.map(|value| value.to_vec()));
+    /// Passes an answer on; one that tells of damage makes the index one to be made anew.
+    fn checked<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if matches!(answer, Err(StoreError::Damaged { .. })) && !self.spoiled.swap(true, Ordering::AcqRel) {
+            let _ = std::fs::remove_file(self.dir.join(manifest::NAME));
+            let _ = sync_dir(&self.dir);
         }
+        answer
+    }
+
+    fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let hash = filter::hash(key);
         let mut said = None;
         for run in self.runs().iter() {
-            if let Some(older) = run.get(&self.chunks, key, hash)? {
+            if let Some(older) = run.get(&self.cache, key, hash)? {
                 said = Some(over(said, older));
             }
             if matches!(said, Some(Cell::Put(_) | Cell::Delete)) {
@@ -298,45 +178,43 @@ impl Base for SledIndex {
         })
     }
 
-    fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    fn find_next(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let mut least: Option<Vec<u8>> = None;
         for run in self.runs().iter() {
             let end = least.as_deref().map_or(end, |least| least.min(end));
-            least = run.next(&self.chunks, from, end)?.or(least);
+            least = run.next(&self.cache, from, end)?.or(least);
         }
         Ok(least)
     }
 
-    fn previous(&self, start: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    fn find_previous(&self, start: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let mut greatest: Option<Vec<u8>> = None;
         for run in self.runs().iter() {
             let start = greatest.as_deref().map_or(start, |greatest| greatest.max(start));
-            greatest = run.previous(&self.chunks, start, to)?.or(greatest);
+            greatest = run.previous(&self.cache, start, to)?.or(greatest);
         }
         Ok(greatest)
     }
 
-    fn write(&self, layer: &Layer, durable: bool) -> Result<(), StoreError> {
+    fn take_over(&self, layer: &Layer, vouch: &Vouch) -> Result<(), StoreError> {
         failpoint::hit("index.before_write");
         let mut work = self.work();
-        let mut batch = sled::Batch::default();
-        let mut run = Builder::new(work.next_run, layer.len() as u64);
+        let id = work.next_run;
         work.next_run += 1;
+        let mut run = Builder::new(&self.dir, id, layer.len() as u64)?;
         for (key, cell) in layer.cells() {
-            match cell {
-                Cell::Put(value) if vouches(key) => batch.insert(key.as_slice(), value.as_slice()),
-                Cell::Put(_) | Cell::Delete | Cell::Union(_) => run.push(&self.chunks.db, key, cell)?,
-            }
+            run.push(key, cell)?;
         }
-        let newest = run.finish(&self.chunks.db)?.map(Arc::new);
-        let runs = newest.into_iter().chain(self.runs().iter().cloned()).collect();
-        self.name(&work, runs, batch)?;
-        work.owed += layer.len();
+        let newest = run.finish()?.map(Arc::new);
         failpoint::hit("index.after_write");
-        self.flush(&mut work, durable)
+        work.vouch = Some(Arc::new(vouch.clone()));
+        let runs = newest.into_iter().chain(self.runs().iter().cloned()).collect();
+        self.name(&work, runs)?;
+        work.owed += layer.len();
+        Ok(())
     }
 
-    fn tidy(&self) -> Result<(), StoreError> {
+    fn go_on(&self) -> Result<(), StoreError> {
         let mut work = self.work();
         let owed = std::mem::take(&mut work.owed);
         self.merge(&mut work, owed * MERGE_PER_ENTRY + MERGE_ENTRIES_MIN)?;
@@ -347,32 +225,76 @@ impl Base for SledIndex {
     }
 }
 
+/// Removes what the manifest does not name: what was being written or removed when the process ended.
+fn remove_strays(dir: &Path, manifest: &Manifest) -> Result<(), StoreError> {
+    let mut known: BTreeSet<PathBuf> = manifest.runs.iter().map(|(id, _)| run_path(dir, *id)).collect();
+    known.insert(dir.join(manifest::NAME));
+    let remove = || -> std::io::Result<()> {
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if known.contains(&entry.path()) {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                std::fs::remove_dir_all(entry.path())?;
+            } else {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    };
+    remove().map_err(|error| failed(dir, &error))
+}
+
+impl Base for FileIndex {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.checked(self.find(key))
+    }
+
+    fn next(&self, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.checked(self.find_next(from, end))
+    }
+
+    fn previous(&self, start: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.checked(self.find_previous(start, to))
+    }
+
+    fn write(&self, layer: &Layer, vouch: &Vouch) -> Result<(), StoreError> {
+        self.checked(self.take_over(layer, vouch))
+    }
+
+    fn tidy(&self) -> Result<(), StoreError> {
+        self.checked(self.go_on())
+    }
+
+    fn vouched(&self) -> Option<Arc<Vouch>> {
+        self.work().vouch.clone()
+    }
+
+    fn is_spoiled(&self) -> bool {
+        self.spoiled.load(Ordering::Acquire)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use effectd_contracts::digest::hex;
+    use crate::fold::Fold;
+    use crate::keys::Checkpoint;
     use proptest::prelude::*;
-
-    #[test]
-    fn the_bytes_of_a_manifest_stay_what_they_are() {
-        let manifest = Manifest {
-            next_run: 9,
-            runs: vec![(8, 1, false), (300, 2, true)],
-        };
-        let bytes = manifest.encode();
-        assert_eq!(
-            hex(&bytes),
-            "0e656666656374642072756e7320310902080100ac020201d0c45122"
-        );
-        assert_eq!(Manifest::decode(&bytes), Ok(manifest));
-        assert!(Manifest::decode(&bytes[1..]).is_err());
-    }
 
     fn key(n: u16) -> Vec<u8> {
         // Some keys have members, as buckets do; the others are put and deleted.
         let tag = if n.is_multiple_of(5) { b'x' } else { b'A' };
         [&[tag], n.to_be_bytes().as_slice(), &[0; 12]].concat()
+    }
+
+    fn vouch(seq: u64) -> Vouch {
+        Vouch {
+            checkpoint: Checkpoint { seq, checksum: 1 },
+            snapshot: Fold::default().snapshot(seq),
+        }
     }
 
     fn layer() -> impl Strategy<Value = Vec<(u16, u8)>> {
@@ -387,7 +309,7 @@ mod tests {
         }
     }
 
-    fn agrees(index: &SledIndex, model: &Layer) {
+    fn agrees(index: &FileIndex, model: &Layer) {
         for n in 0..3_001 {
             assert_eq!(index.get(&key(n)).unwrap(), value(model, &key(n)), "{n}");
         }
@@ -403,16 +325,24 @@ mod tests {
         assert!(seen.iter().eq(live));
     }
 
+    fn new_index() -> (tempfile::TempDir, EmbeddedConfig, FileIndex) {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join("index")).unwrap();
+        let config = EmbeddedConfig {
+            index_cache_bytes: 100_000,
+            ..EmbeddedConfig::new(state.path())
+        };
+        let index = FileIndex::open(&config).unwrap();
+        (state, config, index)
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]
         fn runs_answer_like_one_layer(layers in prop::collection::vec(layer(), 1..40)) {
-            let state = tempfile::tempdir().unwrap();
-            std::fs::create_dir(state.path().join("index")).unwrap();
-            let config = EmbeddedConfig::new(state.path());
+            let (_state, config, mut index) = new_index();
             let mut model = Layer::default();
-            let mut index = super::super::released(|| SledIndex::open(&config)).unwrap();
             let count = layers.len();
             for (nth, changes) in layers.into_iter().enumerate() {
                 let mut layer = Layer::default();
@@ -424,41 +354,81 @@ mod tests {
                     };
                     layer.set(key(n), cell);
                 }
-                layer.put(CHECKPOINT.to_vec(), vec![1]);
-                index.write(&layer, nth.is_multiple_of(7)).unwrap();
+                index.write(&layer, &vouch(nth as u64)).unwrap();
                 index.tidy().unwrap();
-                layer.put(CHECKPOINT.to_vec(), Vec::new());
                 model.extend(layer);
                 if nth == count / 2 {
                     drop(index);
-                    index = super::super::released(|| SledIndex::open(&config)).unwrap();
+                    index = FileIndex::open(&config).unwrap();
+                    prop_assert_eq!(index.vouched(), Some(Arc::new(vouch(nth as u64))));
                 }
             }
             prop_assert!(index.runs().len() < 16);
-            let mut plain = Layer::default();
-            for (key, cell) in model.cells().iter().filter(|(key, _)| key.as_slice() != CHECKPOINT) {
-                plain.set(key.clone(), cell.clone());
-            }
-            agrees(&index, &plain);
-            let known: Vec<u64> = index.runs().iter().map(|run| run.id).collect();
-            let busy = index.work().merges.len();
+            agrees(&index, &model);
+            let known: Vec<u64> = index.runs().iter().map(|run| run.id()).collect();
+            prop_assert!(index.work().merges.len() < 8);
             drop(index);
-            let index = super::super::released(|| SledIndex::open(&config)).unwrap();
-            prop_assert_eq!(index.runs().iter().map(|run| run.id).collect::<Vec<_>>(), known);
-            prop_assert!(busy < 8);
-            agrees(&index, &plain);
+            let index = FileIndex::open(&config).unwrap();
+            prop_assert_eq!(index.runs().iter().map(|run| run.id()).collect::<Vec<_>>(), known);
+            agrees(&index, &model);
         }
     }
 
     #[test]
-    fn a_checkpoint_without_runs_is_an_index_to_be_made_anew() {
-        let state = tempfile::tempdir().unwrap();
-        std::fs::create_dir(state.path().join("index")).unwrap();
-        let config = EmbeddedConfig::new(state.path());
-        let index = super::super::released(|| SledIndex::open(&config)).unwrap();
-        index.chunks.db.insert(CHECKPOINT, b"old").unwrap();
+    fn what_the_manifest_does_not_name_is_removed() {
+        let (state, config, index) = new_index();
+        let mut layer = Layer::default();
+        layer.put(key(1), vec![1]);
+        index.write(&layer, &vouch(1)).unwrap();
         drop(index);
-        let error = super::super::released(|| SledIndex::open(&config)).err();
-        assert!(matches!(error, Some(StoreError::Damaged { .. })), "{error:?}");
+        let dir = state.path().join("index");
+        for stray in ["db", "run-00000000000000ff", "run-0000000000000002.partial"] {
+            std::fs::write(dir.join(stray), b"left over").unwrap();
+        }
+        std::fs::create_dir(dir.join("blobs")).unwrap();
+        let index = FileIndex::open(&config).unwrap();
+        assert_eq!(index.get(&key(1)), Ok(Some(vec![1])));
+        let left = std::fs::read_dir(&dir).unwrap().count();
+        assert_eq!(left, 2, "the manifest and one run");
+    }
+
+    #[test]
+    fn damage_that_is_met_while_serving_takes_the_manifest_away() {
+        let (state, config, index) = new_index();
+        let mut layer = Layer::default();
+        (0..2_000).for_each(|n| layer.put(key(n), vec![7; 20]));
+        index.write(&layer, &vouch(1)).unwrap();
+        let path = run_path(&state.path().join("index"), 1);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[20_000] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let failed = (0..2_000).filter(|n| index.get(&key(*n)).is_err()).count();
+        assert!((1..2_000).contains(&failed), "{failed}");
+        assert!(index.is_spoiled());
+        let refused = index.write(&layer, &vouch(2));
+        assert!(matches!(refused, Err(StoreError::Damaged { .. })), "{refused:?}");
+        drop(index);
+        let index = FileIndex::open(&config).unwrap();
+        assert_eq!((index.vouched(), index.get(&key(1))), (None, Ok(None)));
+    }
+
+    #[test]
+    fn a_run_that_is_missing_or_another_is_damage() {
+        let (state, config, index) = new_index();
+        for n in 0..2 {
+            let mut layer = Layer::default();
+            layer.put(key(n), vec![1]);
+            index.write(&layer, &vouch(1)).unwrap();
+        }
+        drop(index);
+        let dir = state.path().join("index");
+        let is_damaged = || matches!(FileIndex::open(&config), Err(StoreError::Damaged { .. }));
+        assert!(!is_damaged());
+        std::fs::rename(run_path(&dir, 1), state.path().join("aside")).unwrap();
+        assert!(is_damaged());
+        std::fs::copy(run_path(&dir, 2), run_path(&dir, 1)).unwrap();
+        assert!(is_damaged());
+        std::fs::rename(state.path().join("aside"), run_path(&dir, 1)).unwrap();
+        assert!(!is_damaged());
     }
 }

@@ -11,9 +11,10 @@
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::EmbeddedConfig;
-use super::guard::guarded;
+use super::guard::{bounded, guarded};
 use crate::codec::Span;
 use crate::error::StoreError;
 use crate::failpoint;
@@ -33,6 +34,9 @@ const AHEAD_KEYS_MIN: u64 = 40;
 /// Chunks of a block that keys are made ahead for. Blocks with more are rare, and only cost more.
 const AHEAD_PARTS_MAX: u64 = 8;
 
+/// How much of a journal sled reads in a second at the very least, on a slow disk.
+const OPEN_BYTES_PER_SECOND: u64 = 16 << 20;
+
 /// What makes a block durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -51,6 +55,8 @@ pub(crate) struct SledJournal {
     /// The last block; 0 while there is none.
     last: AtomicU64,
     ahead: Mutex<Ahead>,
+    /// Where a chunk is put together, kept so that its memory is used again.
+    scratch: Mutex<Vec<u8>>,
 }
 
 /// Which keys were made ahead.
@@ -63,7 +69,17 @@ struct Ahead {
 }
 
 impl SledJournal {
+    /// Opens the journal, or says that it cannot be opened, in a time that is bounded by its size.
     pub(crate) fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
+        let file = config.state.join("journal").join("db");
+        let bytes = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+        let max = config.journal_open_max + Duration::from_secs(bytes / OPEN_BYTES_PER_SECOND);
+        let config = config.clone();
+        bounded("opening the journal", max, move || Self::open_now(&config))
+    }
+
+    fn open_now(config: &EmbeddedConfig) -> Result<Self, StoreError> {
+        failpoint::hit("journal.opening");
         let path = config.state.join("journal");
         let db = guarded("opening the journal", || {
             sled::Config::default()
@@ -81,6 +97,7 @@ impl SledJournal {
             durability: config.durability,
             last: AtomicU64::new(0),
             ahead: Mutex::default(),
+            scratch: Mutex::default(),
         };
         journal.find_last()?;
         journal.sync()?;
@@ -193,16 +210,19 @@ impl Journal for SledJournal {
             size: block.len(),
             max: CHUNK_BYTES_MAX * usize::from(u16::MAX),
         })?;
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         for (part, bytes) in (0..).zip(chunks) {
             let key = chunk_key(seq, part);
-            let mut value = Vec::with_capacity(CHUNK_HEADER_BYTES + bytes.len());
+            let value = &mut *scratch;
+            value.clear();
             value.extend_from_slice(&[0; 4]);
             value.extend_from_slice(&parts.to_be_bytes());
             value.extend_from_slice(bytes);
             let checksum = checksum(&key, &value[4..]);
             value[..4].copy_from_slice(&checksum.to_be_bytes());
-            guarded("writing the journal", || self.db.insert(key, value))?;
+            guarded("writing the journal", || self.db.insert(key, value.as_slice()))?;
         }
+        drop(scratch);
         self.last.store(seq, Ordering::Release);
         if block.len() >= AHEAD_BLOCK_BYTES_MIN {
             self.make_ahead(seq, parts)?;

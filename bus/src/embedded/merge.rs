@@ -2,9 +2,12 @@
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
-use super::run::{Builder, Chunk, Run};
+use super::builder::Builder;
+use super::chunk::Chunk;
+use super::run::Run;
 use crate::error::StoreError;
 use crate::table::{Cell, unite};
 
@@ -33,8 +36,8 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn new(db: &sled::Db, run: Arc<Run>) -> Result<Self, StoreError> {
-        let chunk = Chunk::read(db, run.id, 0)?;
+    fn new(run: Arc<Run>) -> Result<Self, StoreError> {
+        let chunk = run.read(0)?;
         Ok(Cursor {
             run,
             number: 0,
@@ -48,13 +51,13 @@ impl Cursor {
         self.chunk.as_ref().map(|chunk| chunk.at(&self.key))
     }
 
-    fn advance(&mut self, db: &sled::Db) -> Result<(), StoreError> {
+    fn advance(&mut self) -> Result<(), StoreError> {
         self.nth += 1;
         if self.chunk.as_ref().is_some_and(|chunk| self.nth >= chunk.count) {
             self.number += 1;
             self.nth = 0;
             self.chunk = if self.number < self.run.chunks() {
-                Some(Chunk::read(db, self.run.id, self.number)?)
+                Some(self.run.read(self.number)?)
             } else {
                 None
             };
@@ -67,42 +70,36 @@ impl Cursor {
 }
 
 impl Merge {
-    pub(super) fn new(
-        db: &sled::Db,
-        inputs: Vec<Arc<Run>>,
-        id: u64,
-        oldest: bool,
-    ) -> Result<Self, StoreError> {
-        let entries = inputs.iter().map(|run| run.entries).sum();
+    pub(super) fn new(dir: &Path, inputs: Vec<Arc<Run>>, id: u64, oldest: bool) -> Result<Self, StoreError> {
+        let entries = inputs.iter().map(|run| run.head.entries).sum();
         let cursors = inputs
             .iter()
-            .map(|run| Cursor::new(db, run.clone()))
+            .map(|run| Cursor::new(run.clone()))
             .collect::<Result<_, _>>()?;
         Ok(Merge {
             inputs,
             cursors,
-            output: Builder::new(id, entries),
+            output: Builder::new(dir, id, entries)?,
             oldest,
         })
     }
 
     /// Merges so many entries; whether all are merged.
-    pub(super) fn step(&mut self, db: &sled::Db, entries: usize) -> Result<bool, StoreError> {
+    pub(super) fn step(&mut self, entries: usize) -> Result<bool, StoreError> {
         for _ in 0..entries {
             let Some((first, is_alone)) = self.least() else {
                 return Ok(true);
             };
             if !is_alone {
-                self.join(db, first)?;
+                self.join(first)?;
                 continue;
             }
             // Almost every key is in one run only, and goes over as it is.
             let cursor = &mut self.cursors[first];
             if let Some(chunk) = &cursor.chunk {
-                self.output
-                    .copy(db, chunk, cursor.nth, &cursor.key, !self.oldest)?;
+                self.output.copy(chunk, cursor.nth, &cursor.key, !self.oldest)?;
             }
-            cursor.advance(db)?;
+            cursor.advance()?;
         }
         Ok(false)
     }
@@ -122,7 +119,7 @@ impl Merge {
     }
 
     /// Joins what several runs say about one key.
-    fn join(&mut self, db: &sled::Db, first: usize) -> Result<(), StoreError> {
+    fn join(&mut self, first: usize) -> Result<(), StoreError> {
         let key = self.cursors[first].key().map(<[u8]>::to_vec).unwrap_or_default();
         let mut said: Option<Cell> = None;
         for cursor in &mut self.cursors[first..] {
@@ -134,18 +131,18 @@ impl Merge {
             {
                 said = Some(over(said, chunk.cell(cursor.nth)?));
             }
-            cursor.advance(db)?;
+            cursor.advance()?;
         }
         match said {
             None => Ok(()),
             Some(Cell::Delete) if self.oldest => Ok(()),
-            Some(cell) => self.output.push(db, &key, &cell),
+            Some(cell) => self.output.push(&key, &cell),
         }
     }
 
     /// The merged run; `None` if nothing was left.
-    pub(super) fn finish(self, db: &sled::Db) -> Result<(Vec<Arc<Run>>, Option<Run>), StoreError> {
-        Ok((self.inputs, self.output.finish(db)?))
+    pub(super) fn finish(self) -> Result<(Vec<Arc<Run>>, Option<Run>), StoreError> {
+        Ok((self.inputs, self.output.finish()?))
     }
 }
 
@@ -169,8 +166,8 @@ pub(super) fn over(newer: Option<Cell>, older: Cell) -> Cell {
 /// The newest neighbours that are worth merging: none is much larger than all the others, so an entry is written again
 /// only when its run grows by a good part, a few times in its life.
 pub(super) fn window(runs: &[Arc<Run>], is_busy: impl Fn(u64) -> bool) -> Option<std::ops::Range<usize>> {
-    let free = |at: &usize| runs[*at..*at + FAN].iter().all(|run| !is_busy(run.id));
-    let sizes = |at: usize| runs[at..at + FAN].iter().map(|run| run.entries);
+    let free = |at: &usize| runs[*at..*at + FAN].iter().all(|run| !is_busy(run.id()));
+    let sizes = |at: usize| runs[at..at + FAN].iter().map(|run| run.head.entries);
     let ends = runs.len().checked_sub(FAN - 1)?;
     let worth = |at: &usize| {
         let (sum, largest) = (sizes(*at).sum::<u64>(), sizes(*at).max().unwrap_or(0));

@@ -1,214 +1,236 @@
-//! Runs: what the index is kept in. A run is a layer, or several merged, in the order of its keys, and never changes.
+//! Runs: what the index is kept in. A run is a layer, or several merged, in the order of its keys, in one file that is
+//! written once and never changed.
 //!
-//! One database key for every index entry would cost a page update each, at a random place. A run's entries lie in
-//! chunks instead, thousands of entries in a few dozen inserts, one after the other. What finds an entry (the first key
-//! of every chunk, and a filter of all keys) is the run's head, and is held in memory.
-//!
-//! | database key | value |
+//! | bytes of the file | |
 //! |---|---|
-//! | `p` run, chunk | CRC-32 of key and rest, count, where each entry begins, the entries |
-//! | `h` run, part | part of the head: count of entries, first keys, last key, filter, CRC-32 |
+//! | 0..8 | `efrun`, two zeros, format 1 |
+//! | then | the chunks |
+//! | then | the head: count of entries; of every chunk its length and first key; last key; filter |
+//! | last 32 | number of the run, where the head begins (8 each), its length, its CRC-32, `efre`, CRC-32 of these 28 bytes |
 //!
-//! Run and chunk are big-endian, of eight and four bytes; counts and beginnings in a chunk of two, big-endian.
+//! Numbers at the end are big-endian. The head is held in memory, so that a question reads one chunk, or none.
 
-use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use super::filter::{self, Filter};
-use super::guard::guarded;
+use super::cache::Cache;
+use super::chunk::{Chunk, malformed};
+use super::{damaged, read_failed};
 use crate::codec::{Malformed, Reader, put_bytes, put_u64};
 use crate::error::StoreError;
-use crate::limits::CHUNK_BYTES_MAX;
+use crate::filter::Filter;
 use crate::table::Cell;
 
-/// Bytes after which a chunk is closed: a question reads one chunk, an insert writes one.
-const CHUNK_BYTES: usize = 8 << 10;
-/// Chunks that are kept in memory after they were read: about 4 MiB.
-const RECENT_CHUNKS_MAX: usize = 512;
-const DELETE: u8 = 0;
-const PUT: u8 = 1;
-const UNION: u8 = 2;
+/// What a run's file begins with; the last byte is the format.
+pub(super) const BEGINNING: &[u8; 8] = b"efrun\0\0\x01";
+const ENDING: &[u8; 4] = b"efre";
+pub(super) const FOOTER_BYTES: usize = 32;
 
-/// A run's head.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) id: u64,
-    pub(crate) entries: u64,
-    /// How many parts the head has on disk.
-    pub(crate) parts: u32,
-    /// It was there when the database was last made durable, so nothing of it can be missing.
-    pub(crate) synced: AtomicBool,
-    firsts: Vec<Vec<u8>>,
-    last: Vec<u8>,
-    filter: Filter,
+/// First keys of chunks, one after the other, since there are many and they are short.
+#[derive(Debug, Default)]
+pub(super) struct Firsts {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
 }
 
-pub(super) fn chunk_key(tag: u8, run: u64, chunk: u32) -> [u8; 13] {
-    let mut key = [tag; 13];
-    key[1..9].copy_from_slice(&run.to_be_bytes());
-    key[9..].copy_from_slice(&chunk.to_be_bytes());
-    key
-}
-
-/// An index that cannot be read. Whoever opens it makes it anew.
-pub(super) fn damaged(what: &str) -> StoreError {
-    StoreError::Damaged {
-        what: format!("the index: {what}"),
-        advice: "Stop effectd and move the directory `index` away; it is made anew from the journal.",
-    }
-}
-
-pub(super) fn malformed(error: Malformed) -> StoreError {
-    damaged(error.0)
-}
-
-fn checksum(key: &[u8], rest: &[u8]) -> [u8; 4] {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(key);
-    hasher.update(rest);
-    hasher.finalize().to_be_bytes()
-}
-
-/// Chunks that were read of late. A search for neighbours asks every run, mostly at the same few places.
-pub(crate) struct Chunks {
-    pub(super) db: sled::Db,
-    recent: Mutex<HashMap<(u64, u32), Chunk>>,
-}
-
-impl Chunks {
-    pub(super) fn new(db: sled::Db) -> Self {
-        Chunks {
-            db,
-            recent: Mutex::default(),
-        }
+impl Firsts {
+    pub(super) fn push(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len());
     }
 
-    fn get(&self, run: u64, chunk: u32) -> Result<Chunk, StoreError> {
-        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = recent().get(&(run, chunk)) {
-            return Ok(found.clone());
-        }
-        let found = Chunk::read(&self.db, run, chunk)?;
-        let mut recent = recent();
-        if recent.len() >= RECENT_CHUNKS_MAX {
-            recent.clear();
-        }
-        recent.insert((run, chunk), found.clone());
-        Ok(found)
-    }
-}
-
-/// A chunk that was read and checked.
-#[derive(Clone)]
-pub(crate) struct Chunk {
-    bytes: sled::IVec,
-    pub(crate) count: usize,
-}
-
-impl Chunk {
-    pub(super) fn read(db: &sled::Db, run: u64, chunk: u32) -> Result<Self, StoreError> {
-        let key = chunk_key(b'p', run, chunk);
-        let bytes = guarded("reading the index", || db.get(key))?
-            .ok_or_else(|| damaged("a chunk that should be there is not"))?;
-        if bytes.len() < 6 || bytes[..4] != checksum(&key, &bytes[4..]) {
-            return Err(damaged("a chunk whose checksum does not fit"));
-        }
-        let count = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]));
-        if count == 0 || bytes.len() < 6 + count * 2 {
-            return Err(damaged("a chunk that is too short"));
-        }
-        Ok(Chunk { bytes, count })
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
     }
 
-    fn entry(&self, nth: usize) -> Result<Reader<'_>, StoreError> {
-        let at = 6 + nth * 2;
-        let start = usize::from(u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]));
-        let entry = self.bytes.get(6 + self.count * 2 + start..);
-        Ok(Reader::new(
-            entry.ok_or_else(|| damaged("an entry outside its chunk"))?,
-            0,
-        ))
+    fn get(&self, nth: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(nth)?;
+        let start = nth.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.bytes[start..end])
     }
 
-    /// Where an entry's key lies.
-    pub(crate) fn key_range(&self, nth: usize) -> Result<Range<usize>, StoreError> {
-        let mut reader = self.entry(nth)?;
-        let start = self.bytes.len() - reader.left();
-        let span = reader.span().map_err(malformed)?;
-        let start = start + span.at as usize;
-        Ok(start..start + span.len as usize)
-    }
-
-    /// A key, by its range.
-    pub(crate) fn at(&self, key: &Range<usize>) -> &[u8] {
-        &self.bytes[key.clone()]
-    }
-
-    /// A whole entry as it was written, and whether it says that its key is gone.
-    fn raw(&self, nth: usize, key: &Range<usize>) -> Result<(&[u8], bool), StoreError> {
-        let start = self.bytes.len() - self.entry(nth)?.left();
-        let end = if nth + 1 < self.count {
-            self.bytes.len() - self.entry(nth + 1)?.left()
-        } else {
-            self.bytes.len()
-        };
-        let raw = self.bytes.get(start..end).filter(|_| key.end < end);
-        let raw = raw.ok_or_else(|| damaged("an entry outside its chunk"))?;
-        Ok((raw, self.bytes[key.end] == DELETE))
-    }
-
-    pub(crate) fn key(&self, nth: usize) -> Result<&[u8], StoreError> {
-        self.entry(nth)?.bytes().map_err(malformed)
-    }
-
-    pub(crate) fn cell(&self, nth: usize) -> Result<Cell, StoreError> {
-        let mut reader = self.entry(nth)?;
-        reader.bytes().map_err(malformed)?;
-        match reader.u8().map_err(malformed)? {
-            DELETE => Ok(Cell::Delete),
-            PUT => Ok(Cell::Put(reader.bytes().map_err(malformed)?.to_vec())),
-            UNION => Ok(Cell::Union(reader.bytes().map_err(malformed)?.to_vec())),
-            3..=u8::MAX => Err(damaged("an entry of no known kind")),
-        }
-    }
-
-    /// How many keys are before this one.
-    fn before(&self, key: &[u8]) -> Result<usize, StoreError> {
-        let (mut low, mut high) = (0, self.count);
+    /// How many are not after this key.
+    fn up_to(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.key(middle)? < key {
+            if self.get(middle).is_some_and(|first| first <= key) {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        Ok(low)
+        low
     }
 }
 
+/// What finds an entry.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) entries: u64,
+    pub(super) firsts: Firsts,
+    /// Where each chunk ends, counted from the file's first byte.
+    pub(super) ends: Vec<u64>,
+    pub(super) last: Vec<u8>,
+    pub(super) filter: Filter,
+}
+
+impl Head {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.firsts.bytes.len() + self.filter.bytes().len() + 64);
+        put_u64(&mut out, self.entries);
+        put_u64(&mut out, self.ends.len() as u64);
+        let mut start = BEGINNING.len() as u64;
+        for (nth, end) in self.ends.iter().enumerate() {
+            put_u64(&mut out, end - start);
+            put_bytes(&mut out, self.firsts.get(nth).unwrap_or_default());
+            start = *end;
+        }
+        put_bytes(&mut out, &self.last);
+        put_bytes(&mut out, self.filter.bytes());
+        out
+    }
+
+    /// Reads a head whose chunks end where it begins.
+    fn decode(bytes: &[u8], begins_at: u64) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, 0);
+        let entries = reader.u64()?;
+        let count = reader.count()?;
+        let mut firsts = Firsts::default();
+        let mut ends = Vec::with_capacity(count);
+        let mut end = BEGINNING.len() as u64;
+        for _ in 0..count {
+            let len = u64::from(reader.u32()?);
+            end = end.checked_add(len).ok_or(Malformed("a chunk beyond its run"))?;
+            ends.push(end);
+            firsts.push(reader.bytes()?);
+        }
+        if count == 0 || end != begins_at {
+            return Err(Malformed("chunks that do not fill their run"));
+        }
+        let last = reader.bytes()?.to_vec();
+        let filter = Filter::from_bytes(reader.bytes()?.to_vec()).ok_or(Malformed("a filter of no size"))?;
+        reader.end()?;
+        Ok(Head {
+            entries,
+            firsts,
+            ends,
+            last,
+            filter,
+        })
+    }
+}
+
+/// The last bytes of a run.
+pub(super) fn footer(id: u64, begins_at: u64, head: &[u8]) -> [u8; FOOTER_BYTES] {
+    let mut out = [0; FOOTER_BYTES];
+    out[..8].copy_from_slice(&id.to_be_bytes());
+    out[8..16].copy_from_slice(&begins_at.to_be_bytes());
+    out[16..20].copy_from_slice(&(head.len() as u32).to_be_bytes());
+    out[20..24].copy_from_slice(&crc32fast::hash(head).to_be_bytes());
+    out[24..28].copy_from_slice(ENDING);
+    let own = crc32fast::hash(&out[..28]);
+    out[28..].copy_from_slice(&own.to_be_bytes());
+    out
+}
+
+/// The name that a run is known by: its number, and the checksum of its footer, which covers that of its head.
+pub(super) type RunName = (u64, u32);
+
+/// A run that can be asked.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(super) name: RunName,
+    pub(super) head: Head,
+    file: File,
+}
+
 impl Run {
-    pub(crate) fn chunks(&self) -> u32 {
-        self.firsts.len() as u32
+    pub(super) fn new(name: RunName, head: Head, file: File) -> Self {
+        Run { name, head, file }
+    }
+
+    /// Opens a run, and checks that its file is whole and the one that was named.
+    pub(super) fn open(path: &Path, name: RunName) -> Result<Self, StoreError> {
+        let file = File::open(path).map_err(|error| read_failed(path, &error))?;
+        let read = |at: u64, len: usize| {
+            let mut bytes = vec![0; len];
+            let result = file.read_exact_at(&mut bytes, at);
+            result.map(|()| bytes).map_err(|error| read_failed(path, &error))
+        };
+        let len = file.metadata().map_err(|error| read_failed(path, &error))?.len();
+        let least = (BEGINNING.len() + FOOTER_BYTES) as u64;
+        if len < least || read(0, BEGINNING.len())? != BEGINNING {
+            return Err(damaged("a run without its mark, or of another format"));
+        }
+        let footer_at = len - FOOTER_BYTES as u64;
+        let found = read(footer_at, FOOTER_BYTES)?;
+        let mut reader = Reader::new(&found, 0);
+        let mut u64_at = || reader.array().map(u64::from_be_bytes).map_err(malformed);
+        let (id, begins_at) = (u64_at()?, u64_at()?);
+        let head_len = footer_at.checked_sub(begins_at);
+        let head_len = head_len.and_then(|len| usize::try_from(len).ok());
+        let head = read(
+            begins_at,
+            head_len.ok_or_else(|| damaged("a run that was cut off"))?,
+        )?;
+        let own = u32::from_be_bytes([found[28], found[29], found[30], found[31]]);
+        if footer(id, begins_at, &head)[..] != found[..] || (id, own) != name {
+            return Err(damaged("a run that is not the one that was written"));
+        }
+        let head = Head::decode(&head, begins_at).map_err(malformed)?;
+        Ok(Run { name, head, file })
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.name.0
+    }
+
+    pub(super) fn chunks(&self) -> u32 {
+        self.head.ends.len() as u32
+    }
+
+    /// Reads a chunk from the file.
+    pub(super) fn read(&self, number: u32) -> Result<Chunk, StoreError> {
+        let nth = number as usize;
+        let start = nth.checked_sub(1).map_or(Some(BEGINNING.len() as u64), |before| {
+            self.head.ends.get(before).copied()
+        });
+        let (Some(start), Some(end)) = (start, self.head.ends.get(nth)) else {
+            return Err(damaged("a chunk that should be there is not"));
+        };
+        let mut bytes = vec![0; (end - start) as usize];
+        let read = self.file.read_exact_at(&mut bytes, start);
+        read.map_err(|error| read_failed("the index".as_ref(), &error))?;
+        Chunk::decode((self.id(), number), bytes)
+    }
+
+    fn chunk(&self, cache: &Cache, number: u32) -> Result<Chunk, StoreError> {
+        let name = (self.id(), number);
+        if let Some(found) = cache.get(name) {
+            return Ok(found);
+        }
+        let found = self.read(number)?;
+        cache.put(name, &found);
+        Ok(found)
     }
 
     /// The chunk that has the key, if any has; `None` for a key before all.
     fn chunk_of(&self, key: &[u8]) -> Option<u32> {
-        let after = self.firsts.partition_point(|first| first.as_slice() <= key);
-        after.checked_sub(1).map(|chunk| chunk as u32)
+        let up_to = self.head.firsts.up_to(key);
+        up_to.checked_sub(1).map(|chunk| chunk as u32)
     }
 
     /// What the run says about a key.
-    pub(crate) fn get(&self, chunks: &Chunks, key: &[u8], hash: u64) -> Result<Option<Cell>, StoreError> {
-        if key > self.last.as_slice() || !self.filter.may_have(hash) {
+    pub(super) fn get(&self, cache: &Cache, key: &[u8], hash: u64) -> Result<Option<Cell>, StoreError> {
+        if key > self.head.last.as_slice() || !self.head.filter.may_have(hash) {
             return Ok(None);
         }
         let Some(chunk) = self.chunk_of(key) else {
             return Ok(None);
         };
-        let chunk = chunks.get(self.id, chunk)?;
+        let chunk = self.chunk(cache, chunk)?;
         let nth = chunk.before(key)?;
         if nth < chunk.count && chunk.key(nth)? == key {
             return chunk.cell(nth).map(Some);
@@ -217,24 +239,20 @@ impl Run {
     }
 
     /// The first key from `from` on and before `end`.
-    pub(crate) fn next(
-        &self,
-        chunks: &Chunks,
-        from: &[u8],
-        end: &[u8],
-    ) -> Result<Option<Vec<u8>>, StoreError> {
-        if from > self.last.as_slice() {
+    pub(super) fn next(&self, cache: &Cache, from: &[u8], end: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        if from > self.head.last.as_slice() {
             return Ok(None);
         }
+        let first_of = |nth: usize| self.head.firsts.get(nth).map(<[u8]>::to_vec);
         let found = match self.chunk_of(from) {
-            None => self.firsts.first().cloned(),
+            None => first_of(0),
             Some(number) => {
-                let chunk = chunks.get(self.id, number)?;
+                let chunk = self.chunk(cache, number)?;
                 let nth = chunk.before(from)?;
                 if nth < chunk.count {
                     Some(chunk.key(nth)?.to_vec())
                 } else {
-                    self.firsts.get(number as usize + 1).cloned()
+                    first_of(number as usize + 1)
                 }
             }
         };
@@ -242,231 +260,27 @@ impl Run {
     }
 
     /// The last key from `start` on, up to and with `to`.
-    pub(crate) fn previous(
+    pub(super) fn previous(
         &self,
-        chunks: &Chunks,
+        cache: &Cache,
         start: &[u8],
         to: &[u8],
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        if start > self.last.as_slice() {
+        if start > self.head.last.as_slice() {
             return Ok(None);
         }
         let Some(chunk) = self.chunk_of(to) else {
             return Ok(None);
         };
-        let chunk = chunks.get(self.id, chunk)?;
+        let chunk = self.chunk(cache, chunk)?;
         let nth = chunk.before(to)?;
         let nth = if nth < chunk.count && chunk.key(nth)? == to {
             nth
         } else {
-            nth - 1
+            nth.checked_sub(1)
+                .ok_or_else(|| damaged("a chunk that begins after its first key"))?
         };
         let key = chunk.key(nth)?;
         Ok((key >= start).then(|| key.to_vec()))
-    }
-
-    /// Reads a run's head.
-    pub(super) fn open(db: &sled::Db, id: u64, parts: u32, synced: bool) -> Result<Self, StoreError> {
-        let mut bytes = Vec::new();
-        for part in 0..parts {
-            let part = guarded("reading the index", || db.get(chunk_key(b'h', id, part)))?;
-            bytes.extend_from_slice(&part.ok_or_else(|| damaged("a run without its head"))?);
-        }
-        let own = bytes
-            .len()
-            .checked_sub(4)
-            .ok_or_else(|| damaged("a run without its head"))?;
-        if bytes[own..] != checksum(&id.to_be_bytes(), &bytes[..own]) {
-            return Err(damaged("a run's head whose checksum does not fit"));
-        }
-        let run = Self::decode(&bytes[..own], id, parts, synced).map_err(malformed)?;
-        if !synced {
-            (0..run.chunks()).try_for_each(|chunk| Chunk::read(db, id, chunk).map(drop))?;
-        }
-        Ok(run)
-    }
-
-    fn decode(bytes: &[u8], id: u64, parts: u32, synced: bool) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes, 0);
-        let entries = reader.u64()?;
-        let chunks = reader.count()?;
-        let mut firsts = Vec::with_capacity(chunks);
-        for _ in 0..chunks {
-            firsts.push(reader.bytes()?.to_vec());
-        }
-        let last = reader.bytes()?.to_vec();
-        let filter = Filter::from_bytes(reader.bytes()?.to_vec()).ok_or(Malformed("a filter of no size"))?;
-        reader.end()?;
-        Ok(Run {
-            id,
-            entries,
-            parts,
-            synced: AtomicBool::new(synced),
-            firsts,
-            last,
-            filter,
-        })
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.firsts.len() * 32 + self.filter.bytes().len() + 64);
-        put_u64(&mut out, self.entries);
-        put_u64(&mut out, self.firsts.len() as u64);
-        for first in &self.firsts {
-            put_bytes(&mut out, first);
-        }
-        put_bytes(&mut out, &self.last);
-        put_bytes(&mut out, self.filter.bytes());
-        let own = checksum(&self.id.to_be_bytes(), &out);
-        out.extend_from_slice(&own);
-        out
-    }
-}
-
-/// A run that is being written. What it has written means nothing until the manifest names the run.
-pub(crate) struct Builder {
-    run: Run,
-    starts: Vec<u8>,
-    entries: Vec<u8>,
-}
-
-impl Builder {
-    /// A run of at most so many entries.
-    pub(crate) fn new(id: u64, entries_max: u64) -> Self {
-        let run = Run {
-            id,
-            entries: 0,
-            parts: 0,
-            synced: AtomicBool::new(false),
-            firsts: Vec::new(),
-            last: Vec::new(),
-            filter: Filter::new(entries_max),
-        };
-        Builder {
-            run,
-            starts: Vec::new(),
-            entries: Vec::with_capacity(CHUNK_BYTES * 2),
-        }
-    }
-
-    /// Adds an entry, whose key is greater than those before.
-    pub(crate) fn push(&mut self, db: &sled::Db, key: &[u8], cell: &Cell) -> Result<(), StoreError> {
-        self.begin(key);
-        put_bytes(&mut self.entries, key);
-        match cell {
-            Cell::Delete => self.entries.push(DELETE),
-            Cell::Put(value) => {
-                self.entries.push(PUT);
-                put_bytes(&mut self.entries, value);
-            }
-            Cell::Union(members) => {
-                self.entries.push(UNION);
-                put_bytes(&mut self.entries, members);
-            }
-        }
-        self.end(db, key)
-    }
-
-    /// Adds an entry of another run as it is, unless it is a deletion and those need not be kept.
-    pub(crate) fn copy(
-        &mut self,
-        db: &sled::Db,
-        chunk: &Chunk,
-        nth: usize,
-        key: &Range<usize>,
-        keep_deleted: bool,
-    ) -> Result<(), StoreError> {
-        let (raw, is_deleted) = chunk.raw(nth, key)?;
-        if is_deleted && !keep_deleted {
-            return Ok(());
-        }
-        self.begin(chunk.at(key));
-        self.entries.extend_from_slice(raw);
-        self.end(db, chunk.at(key))
-    }
-
-    fn begin(&mut self, key: &[u8]) {
-        if self.entries.is_empty() {
-            self.run.firsts.push(key.to_vec());
-        }
-        // A chunk is closed long before 64 KiB, so that only the last entry of one can end beyond it.
-        self.starts
-            .extend_from_slice(&(self.entries.len() as u16).to_be_bytes());
-    }
-
-    fn end(&mut self, db: &sled::Db, key: &[u8]) -> Result<(), StoreError> {
-        self.run.filter.insert(filter::hash(key));
-        self.run.entries += 1;
-        self.run.last.clear();
-        self.run.last.extend_from_slice(key);
-        if self.entries.len() >= CHUNK_BYTES {
-            self.close_chunk(db)?;
-        }
-        Ok(())
-    }
-
-    fn close_chunk(&mut self, db: &sled::Db) -> Result<(), StoreError> {
-        let key = chunk_key(b'p', self.run.id, self.run.chunks() - 1);
-        let value = chunk_bytes(&key, &self.starts, &self.entries);
-        guarded("writing the index", || db.insert(key, value))?;
-        self.starts.clear();
-        self.entries.clear();
-        Ok(())
-    }
-
-    /// Writes what is left, and the head; `None` if there is nothing in it.
-    pub(crate) fn finish(mut self, db: &sled::Db) -> Result<Option<Run>, StoreError> {
-        if self.run.entries == 0 {
-            return Ok(None);
-        }
-        if !self.entries.is_empty() {
-            self.close_chunk(db)?;
-        }
-        let head = self.run.encode();
-        for (part, bytes) in (0..).zip(head.chunks(CHUNK_BYTES_MAX)) {
-            guarded("writing the index", || {
-                db.insert(chunk_key(b'h', self.run.id, part), bytes)
-            })?;
-            self.run.parts = part + 1;
-        }
-        Ok(Some(self.run))
-    }
-}
-
-fn chunk_bytes(key: &[u8], starts: &[u8], entries: &[u8]) -> Vec<u8> {
-    let mut value = Vec::with_capacity(6 + starts.len() + entries.len());
-    value.extend_from_slice(&[0; 4]);
-    value.extend_from_slice(&((starts.len() / 2) as u16).to_be_bytes());
-    value.extend_from_slice(starts);
-    value.extend_from_slice(entries);
-    let own = checksum(key, &value[4..]);
-    value[..4].copy_from_slice(&own);
-    value
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use effectd_contracts::digest::hex;
-
-    #[test]
-    fn the_bytes_of_chunk_and_head_stay_what_they_are() {
-        let db = sled::Config::new().temporary(true).open().unwrap();
-        let mut builder = Builder::new(7, 3);
-        builder.push(&db, b"a", &Cell::Put(b"one".to_vec())).unwrap();
-        builder.push(&db, b"b", &Cell::Delete).unwrap();
-        builder.push(&db, b"c", &Cell::Union(vec![1, 2])).unwrap();
-        let run = builder.finish(&db).unwrap().unwrap();
-        assert_eq!(run.parts, 1);
-        let stored = |tag| hex(&db.get(chunk_key(tag, 7, 0)).unwrap().unwrap());
-        assert_eq!(
-            stored(b'p'),
-            "f9a5a8e0000300000007000a016101036f6e65016200016302020102"
-        );
-        assert_eq!(
-            stored(b'h'),
-            "03010161016320068000008800000400020201006000049000010000200140002100400820010013e10336"
-        );
     }
 }

@@ -8,7 +8,6 @@ use crate::desk::Desk;
 use crate::error::StoreError;
 use crate::fold::When;
 use crate::journal::ADVICE;
-use crate::keys::CHECKPOINT;
 use crate::table::{Cell, Layer};
 use crate::wait::Wait;
 
@@ -70,7 +69,7 @@ impl Desk<'_> {
         }
         let mut from = Vec::new();
         while let Some((key, _)) = view.next(&from, &[0xff])? {
-            if key != CHECKPOINT && key.first() != Some(&b'S') && !live.contains(key.as_slice()) {
+            if !live.contains(key.as_slice()) {
                 return Err(differs("an entry of the index that nothing accounts for"));
             }
             from = key;

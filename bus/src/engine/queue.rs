@@ -1,6 +1,7 @@
 //! The bounded queue in front of the writer.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,9 @@ use crate::limits::{
     BLOCK_BYTES_TARGET, BLOCK_OPERATIONS_MAX, LINK_LINGER, QUEUE_BYTES_MAX, QUEUE_OPERATIONS_MAX,
 };
 use crate::wait::Promise;
+
+/// How long the writer looks for work before it sleeps.
+const LOOK_OUT: Duration = Duration::from_micros(15);
 
 /// Tells the caller how it went, once that is certain.
 pub(crate) type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -67,6 +71,20 @@ struct State {
     bytes: usize,
     patient: usize,
     closed: bool,
+    /// How many jobs the writer sleeps for; 0 while it is awake. Waking it for each of a batch would cost more than the
+    /// batch.
+    wanted: usize,
+}
+
+impl State {
+    /// Whether the writer sleeps and is to be woken.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.wanted > 0 && (self.jobs.len() >= self.wanted || self.closed);
+        if is_due {
+            self.wanted = 0;
+        }
+        is_due
+    }
 }
 
 /// The queue.
@@ -74,6 +92,8 @@ struct State {
 pub(crate) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
+    /// How many jobs there are, to be seen without the lock.
+    len: AtomicUsize,
 }
 
 impl Queue {
@@ -96,13 +116,17 @@ impl Queue {
         state.bytes += job.bytes;
         state.patient += usize::from(job.patient);
         state.jobs.push_back(job);
+        self.len.store(state.jobs.len(), Ordering::Release);
+        let is_due = state.is_due();
         drop(state);
-        self.filled.notify_one();
+        if is_due {
+            self.filled.notify_one();
+        }
         Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().jobs.len()
+        self.len.load(Ordering::Acquire)
     }
 
     pub(crate) fn close(&self) {
@@ -114,6 +138,7 @@ impl Queue {
     /// likely to come again; waiting for them a little (never longer than `patience`) makes one sync of two. `None` when
     /// the queue is closed and empty.
     pub(crate) fn take(&self, company: usize, patience: Duration) -> Option<Vec<Job>> {
+        self.look_out();
         let mut state = self.lock();
         loop {
             if state.jobs.len() > state.patient || (state.closed && !state.jobs.is_empty()) {
@@ -122,6 +147,7 @@ impl Queue {
             if state.closed {
                 return None;
             }
+            state.wanted = state.jobs.len() + 1;
             match state.jobs.front() {
                 None => state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(first) => {
@@ -143,13 +169,26 @@ impl Queue {
             if left.is_zero() {
                 break;
             }
+            state.wanted = company;
             state = self
                 .filled
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        Some(drain(&mut state))
+        state.wanted = 0;
+        let taken = drain(&mut state);
+        self.len.store(state.jobs.len(), Ordering::Release);
+        Some(taken)
+    }
+
+    /// Looks for work for a moment before sleeping: whoever was just answered often comes again at once, and waking a
+    /// sleeper takes longer.
+    fn look_out(&self) {
+        let end = Instant::now() + LOOK_OUT;
+        while self.len() == 0 && Instant::now() < end {
+            std::hint::spin_loop();
+        }
     }
 }
 

@@ -4,15 +4,15 @@ use std::sync::RwLock;
 
 use effectd_contracts::Clock;
 
+use super::writer::vouch;
 use super::{Live, Medium, Opened, Served};
 use crate::block::{self, BlockError, FORMAT};
 use crate::codec::{Malformed, Place};
 use crate::error::StoreError;
 use crate::fold::{Effects, Fold, When};
 use crate::journal::{ADVICE, Journal};
-use crate::keys::{CHECKPOINT, Checkpoint, snapshot};
-use crate::limits::INDEX_LAG_ENTRIES_MAX;
-use crate::table::{Base, Layer, Table};
+use crate::keys::Checkpoint;
+use crate::table::{Base, Layer, Table, Vouch};
 use crate::vault::Vault;
 
 /// Where the writer goes on.
@@ -21,7 +21,6 @@ pub(crate) struct WriterState {
     pub(crate) last_seq: u64,
     pub(crate) last_checksum: u32,
     pub(crate) last_at_ms: i64,
-    pub(crate) snapshot_seq: u64,
 }
 
 pub(crate) struct Recovered {
@@ -34,40 +33,39 @@ pub(crate) fn recover(
     clock: &dyn Clock,
     vault: &Vault,
 ) -> Result<Recovered, StoreError> {
-    let Opened { journal, base } = medium.open()?;
+    let Opened {
+        journal,
+        base,
+        gather_entries,
+    } = medium.open()?;
     let when = When {
         at_ms: 0,
         now_ms: clock.now().as_millisecond(),
         now: clock.monotonic(),
         replay: true,
     };
-    let checkpoint = read_checkpoint(base.as_deref())?;
-    let (snapshot_seq, fold) = match base.as_deref() {
-        Some(base) => read_snapshot(base, checkpoint, when)?,
-        None => (0, Fold::default()),
+    let vouched = base.as_deref().and_then(Base::vouched);
+    let (checkpoint, fold) = match &vouched {
+        Some(vouch) => (Some(vouch.checkpoint), restore(vouch, when)?),
+        None => (None, Fold::default()),
     };
     agree(journal.as_ref(), checkpoint)?;
-    let table = Table::new(base);
+    let table = Table::new(base, gather_entries);
     let mut replay = Replay {
-        fold,
+        state: WriterState {
+            fold,
+            last_seq: 0,
+            last_checksum: 0,
+            last_at_ms: i64::MIN,
+        },
         table: &table,
-        checkpoint,
         when,
-        chain: None,
-        last_at_ms: i64::MIN,
     };
-    // The block of the snapshot itself is read too, for its checksum and time.
-    journal.scan(snapshot_seq, &mut |seq, bytes| {
-        replay.block(seq, bytes, seq > snapshot_seq)
-    })?;
-    let Replay {
-        fold,
-        chain,
-        last_at_ms,
-        ..
-    } = replay;
-    table.move_layer(false)?;
-    let (last_seq, last_checksum) = chain.unwrap_or((0, 0));
+    // The block of the checkpoint itself is read too, for its checksum and time.
+    let known = checkpoint.map_or(0, |checkpoint| checkpoint.seq);
+    journal.scan(known, &mut |seq, bytes| replay.block(seq, bytes, seq > known))?;
+    let state = replay.state;
+    let fold = &state.fold;
     for epoch in &fold.closed_epochs {
         vault.destroy(*epoch)?;
     }
@@ -90,57 +88,49 @@ pub(crate) fn recover(
             live: RwLock::new(live),
             dead: None,
         },
-        state: WriterState {
-            fold,
-            last_seq,
-            last_checksum,
-            last_at_ms,
-            snapshot_seq,
-        },
+        state,
     })
 }
 
+fn restore(vouch: &Vouch, when: When) -> Result<Fold, StoreError> {
+    match Fold::restore(&vouch.snapshot, when) {
+        Ok((seq, fold)) if seq == vouch.checkpoint.seq => Ok(fold),
+        Ok(_) => Err(index_damaged(&Malformed("a snapshot of another block"))),
+        Err(error) => Err(index_damaged(&error)),
+    }
+}
+
 struct Replay<'a> {
-    fold: Fold,
+    state: WriterState,
     table: &'a Table,
-    checkpoint: Option<Checkpoint>,
     when: When,
-    chain: Option<(u64, u32)>,
-    last_at_ms: i64,
 }
 
 impl Replay<'_> {
     fn block(&mut self, seq: u64, bytes: &[u8], apply: bool) -> Result<(), StoreError> {
         let header = block::check(bytes).map_err(|error| damaged(seq, &error))?;
-        let (before, previous) = self.chain.unwrap_or((seq - 1, header.previous));
-        if header.seq != seq || seq != before + 1 || header.previous != previous {
+        let state = &mut self.state;
+        let is_first = state.last_seq == 0;
+        let follows = is_first || (seq == state.last_seq + 1 && header.previous == state.last_checksum);
+        if header.seq != seq || !follows {
             return Err(damaged(
                 seq,
                 &BlockError::Damaged("a block that does not follow the one before it"),
             ));
         }
-        self.chain = Some((seq, header.checksum));
-        self.last_at_ms = header.at_ms;
+        state.last_seq = seq;
+        state.last_checksum = header.checksum;
+        state.last_at_ms = header.at_ms;
         if !apply {
             return Ok(());
         }
         let effects = self
             .records(seq, bytes, header.at_ms)
             .map_err(|error| damaged(seq, &error.into()))?;
-        if self.checkpoint.is_none_or(|checkpoint| seq > checkpoint.seq) {
-            let mut layer = effects.index;
-            layer.put(
-                CHECKPOINT.to_vec(),
-                Checkpoint {
-                    seq,
-                    checksum: header.checksum,
-                }
-                .encode(),
-            );
-            self.table.show(layer, false);
-            if self.table.entries() > INDEX_LAG_ENTRIES_MAX / 4 {
-                self.table.move_layer(false)?;
-            }
+        self.table.show(effects.index, bytes.len());
+        if self.table.is_ripe() {
+            self.table.freeze(vouch(&self.state));
+            self.table.move_layer()?;
         }
         Ok(())
     }
@@ -150,10 +140,11 @@ impl Replay<'_> {
         let when = When { at_ms, ..self.when };
         for record in block::records(bytes) {
             let (span, record) = record?;
-            self.fold
+            self.state
+                .fold
                 .apply(Place { seq, span }, &record, when, &mut effects)?;
         }
-        self.fold.end_block(seq, at_ms, &mut effects);
+        self.state.fold.end_block(seq, at_ms, &mut effects);
         Ok(effects)
     }
 }
@@ -197,36 +188,6 @@ pub(crate) fn damaged(seq: u64, error: &BlockError) -> StoreError {
             what: format!("block {seq} of the journal: {what}"),
             advice: ADVICE,
         },
-    }
-}
-
-fn read_checkpoint(base: Option<&dyn Base>) -> Result<Option<Checkpoint>, StoreError> {
-    let bytes = base.map(|base| base.get(CHECKPOINT)).transpose()?.flatten();
-    bytes
-        .map(|bytes| Checkpoint::decode(&bytes))
-        .transpose()
-        .map_err(|error| index_damaged(&error))
-}
-
-/// The last snapshot, if it is whole; otherwise the beginning. A snapshot that was being replaced when the machine
-/// stopped only costs time.
-fn read_snapshot(
-    base: &dyn Base,
-    checkpoint: Option<Checkpoint>,
-    when: When,
-) -> Result<(u64, Fold), StoreError> {
-    let Some(checkpoint) = checkpoint else {
-        return Ok((0, Fold::default()));
-    };
-    let mut bytes = Vec::new();
-    let mut part = 0;
-    while let Some(more) = base.get(&snapshot(part))? {
-        bytes.extend_from_slice(&more);
-        part += 1;
-    }
-    match Fold::restore(&bytes, when) {
-        Ok((seq, fold)) if seq <= checkpoint.seq => Ok((seq, fold)),
-        Ok(_) | Err(_) => Ok((0, Fold::default())),
     }
 }
 

@@ -15,9 +15,8 @@ use crate::desk::Desk;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::fold::{Effects, When};
-use crate::keys::{self, CHECKPOINT, Checkpoint};
-use crate::limits::{CHUNK_BYTES_MAX, INDEX_LAG_BLOCKS_MAX, INDEX_LAG_ENTRIES_MAX, SNAPSHOT_BLOCKS};
-use crate::table::Layer;
+use crate::keys::Checkpoint;
+use crate::table::Vouch;
 
 /// Longest time that the writer waits for company: a fraction of what the fastest disk takes for a sync.
 const PATIENCE_MAX: Duration = Duration::from_micros(200);
@@ -31,7 +30,9 @@ pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<JoinHandl
                 state: Some(state),
                 mover: None,
                 sync: Duration::ZERO,
+                batch: 0,
                 company: 0,
+                spare: Vec::new(),
             }
             .run()
         })
@@ -47,8 +48,12 @@ struct Writer {
     mover: Option<JoinHandle<()>>,
     /// How long a sync takes, smoothed.
     sync: Duration,
-    /// How many were answered together last time.
+    /// How many are decided together this time.
+    batch: usize,
+    /// How many were under way when the last were answered: those and the ones that waited already.
     company: usize,
+    /// The last block's memory, to be used again.
+    spare: Vec<u8>,
 }
 
 impl Writer {
@@ -59,7 +64,7 @@ impl Writer {
             .take(self.company * 3 / 4, (self.sync / 2).min(PATIENCE_MAX))
         {
             let since: Vec<Instant> = jobs.iter().map(|job| job.since).collect();
-            self.company = jobs.len();
+            self.batch = jobs.len();
             self.turn(jobs);
             let meters = &self.shared.meters;
             meters.operations.inc_by(since.len() as u64);
@@ -86,6 +91,7 @@ impl Writer {
         match turned {
             Ok((replies, Ok(()))) => {
                 self.state = Some(state);
+                self.company = self.batch + self.shared.queue.len();
                 answer(replies, &Ok(()));
             }
             Ok((replies, Err(error))) => {
@@ -115,7 +121,8 @@ impl Writer {
             now: self.shared.clock.monotonic(),
             replay: false,
         };
-        let mut block = Builder::new(state.last_seq + 1, state.last_checksum, at_ms);
+        let spare = std::mem::take(&mut self.spare);
+        let mut block = Builder::reusing(spare, state.last_seq + 1, state.last_checksum, at_ms);
         block.reserve(jobs.iter().map(|job| job.bytes).sum());
         let mut desk = Desk {
             shared: &self.shared,
@@ -146,23 +153,21 @@ impl Writer {
             return (replies, Ok(()));
         }
         state.fold.end_block(block.seq(), at_ms, &mut effects);
-        let result = self.append(served, state, block, &mut effects);
-        if result.is_ok() {
-            self.show(served, state, effects);
+        let result = self.append(served, state, block);
+        if let Ok(bytes) = result {
+            self.show(served, state, effects, bytes);
         }
-        (replies, result)
+        (replies, result.map(drop))
     }
 
+    /// Makes a block durable; how many bytes it had.
     fn append(
         &mut self,
         served: &Served,
         state: &mut WriterState,
         block: Builder,
-        effects: &mut Effects,
-    ) -> Result<(), StoreError> {
-        served
-            .table
-            .wait_lag(INDEX_LAG_BLOCKS_MAX, INDEX_LAG_ENTRIES_MAX)?;
+    ) -> Result<usize, StoreError> {
+        served.table.wait_room()?;
         let (seq, at_ms, records) = (block.seq(), block.at_ms(), block.records());
         let (bytes, checksum) = block.finish();
         let begun = Instant::now();
@@ -181,25 +186,23 @@ impl Writer {
         meters.blocks.inc();
         meters.records.inc_by(u64::from(records));
         meters.journal_bytes.inc_by(bytes.len() as u64);
-        meters.batch.observe(self.company as f64);
-        meters.batch_last.store(self.company as u64, Ordering::Relaxed);
-        meters.batch_max.fetch_max(self.company as u64, Ordering::Relaxed);
+        meters.batch.observe(self.batch as f64);
+        meters.batch_last.store(self.batch as u64, Ordering::Relaxed);
+        meters.batch_max.fetch_max(self.batch as u64, Ordering::Relaxed);
         state.last_seq = seq;
         state.last_checksum = checksum;
         state.last_at_ms = at_ms;
-        effects
-            .index
-            .put(CHECKPOINT.to_vec(), Checkpoint { seq, checksum }.encode());
-        Ok(())
+        let len = bytes.len();
+        self.spare = bytes;
+        Ok(len)
     }
 
     /// Lets readers see a durable block, and wakes who waits for it.
-    fn show(&self, served: &Arc<Served>, state: &mut WriterState, mut effects: Effects) {
-        let snapshot = state.last_seq >= state.snapshot_seq + SNAPSHOT_BLOCKS;
-        if snapshot {
-            put_snapshot(&mut effects.index, state);
+    fn show(&self, served: &Arc<Served>, state: &mut WriterState, effects: Effects, bytes: usize) {
+        served.table.show(effects.index, bytes);
+        if served.table.is_ripe() {
+            served.table.freeze(vouch(state));
         }
-        served.table.show(effects.index, snapshot);
         {
             let mut live = served.live.write().unwrap_or_else(PoisonError::into_inner);
             for (key, digest, action) in effects.opened {
@@ -239,8 +242,12 @@ impl Writer {
         }
     }
 
-    /// Opens the store again if the last turn lost it, and sees to it that layers are moved.
+    /// Opens the store again if the last turn lost it or its index does not check, and sees to it that layers are moved.
     fn ensure_open(&mut self) -> Result<(), StoreError> {
+        if self.state.is_some() && self.shared.served().table.is_spoiled() {
+            tracing::error!("the index does not check; it is made anew from the journal");
+            self.abandon();
+        }
         if self.state.is_none() {
             let shared = &self.shared;
             let opened = catch_unwind(AssertUnwindSafe(|| {
@@ -280,21 +287,21 @@ impl Writer {
             Arc::new(Served::dead(reopening()));
     }
 
-    /// Writes a last snapshot, so that the next open is quick, and waits for the index.
+    /// Writes the rest of the index, so that the next open is quick.
     fn finish(mut self) {
         let served = self.shared.served();
-        if let Some(state) = &mut self.state
-            && state.last_seq > state.snapshot_seq
-        {
-            let mut layer = Layer::default();
-            put_snapshot(&mut layer, state);
-            served.table.show(layer, true);
-        }
         served.table.stop();
         if let Some(mover) = self.mover.take() {
             let _ = mover.join();
-        } else {
-            let _ = served.table.move_layer(true);
+        }
+        if let Some(state) = &self.state
+            && served.table.lag() > 0
+            && !served.table.has_failed()
+        {
+            served.table.freeze(vouch(state));
+            if let Err(error) = served.table.move_layer() {
+                tracing::warn!(%error, "the rest of the index was not written; the next start does it");
+            }
         }
         drop(served);
         *self.shared.served.write().unwrap_or_else(PoisonError::into_inner) =
@@ -303,12 +310,15 @@ impl Writer {
     }
 }
 
-fn put_snapshot(layer: &mut Layer, state: &mut WriterState) {
-    let bytes = state.fold.snapshot(state.last_seq);
-    for (part, chunk) in (0..).zip(bytes.chunks(CHUNK_BYTES_MAX)) {
-        layer.put(keys::snapshot(part), chunk.to_vec());
+/// What the index holds when it holds all blocks up to now.
+pub(super) fn vouch(state: &WriterState) -> Vouch {
+    Vouch {
+        checkpoint: Checkpoint {
+            seq: state.last_seq,
+            checksum: state.last_checksum,
+        },
+        snapshot: state.fold.snapshot(state.last_seq),
     }
-    state.snapshot_seq = state.last_seq;
 }
 
 fn answer(replies: Vec<Reply>, result: &Result<(), StoreError>) {

@@ -59,18 +59,9 @@ impl Fold {
         out
     }
 
-    /// Reads a state back, and the block it is of. Bytes after the snapshot's end are left over from a longer one.
+    /// Reads a state back, and the block it is of.
     pub fn restore(bytes: &[u8], when: When) -> Result<(u64, Fold), Malformed> {
-        let mut outer = Reader::new(bytes, 0);
-        let checksum = u32::from_be_bytes(outer.array()?);
-        let body = outer.bytes()?;
-        if crc32fast::hash(body) != checksum {
-            return Err(Malformed("a snapshot whose checksum does not fit"));
-        }
-        let mut reader = Reader::new(body, 0);
-        if reader.text()? != MARK {
-            return Err(Malformed("a snapshot of another format"));
-        }
+        let mut reader = checked(bytes)?;
         let seq = reader.u64()?;
         let mut fold = Fold {
             next_lease: reader.u64()?,
@@ -125,6 +116,26 @@ impl Fold {
         }
         Ok(())
     }
+}
+
+/// Whether these bytes are a snapshot that this version can read.
+pub fn check(bytes: &[u8]) -> Result<(), Malformed> {
+    checked(bytes).map(drop)
+}
+
+fn checked(bytes: &[u8]) -> Result<Reader<'_>, Malformed> {
+    let mut outer = Reader::new(bytes, 0);
+    let checksum = u32::from_be_bytes(outer.array()?);
+    let body = outer.bytes()?;
+    outer.end()?;
+    if crc32fast::hash(body) != checksum {
+        return Err(Malformed("a snapshot whose checksum does not fit"));
+    }
+    let mut reader = Reader::new(body, 0);
+    if reader.text()? != MARK {
+        return Err(Malformed("a snapshot of another format"));
+    }
+    Ok(reader)
 }
 
 fn put_group(out: &mut Vec<u8>, group: &Group) {

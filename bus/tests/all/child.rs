@@ -1,22 +1,29 @@
 //! The process that is killed: this test binary, run again, working on a store and saying what was answered.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use effectd_bus::conformance::values::{action, claim, completion, group, key, put, sealed_event, topic};
 use effectd_bus::embedded::{Durability, EmbeddedConfig};
 use effectd_bus::{Admission, Admitted, Expect, GroupOptions, Link, Store, StoreError, embedded};
 use effectd_contracts::{Digest, Status, SystemClock};
+use nix::sys::signal::Signal;
+
+use crate::watchdog;
 
 const STATE: &str = "EFFECTD_BUS_CHILD_STATE";
 const ROUND: &str = "EFFECTD_BUS_CHILD_ROUND";
 const STEPS: &str = "EFFECTD_BUS_CHILD_STEPS";
 const NO_SYNC: &str = "EFFECTD_BUS_CHILD_NO_SYNC";
+const OPEN_MS: &str = "EFFECTD_BUS_CHILD_OPEN_MS";
 const WORKERS: usize = 4;
+/// Longest silence of a child that is alive, and longest time that its end may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the parent chooses.
 #[derive(Clone, Default)]
@@ -26,6 +33,8 @@ pub(crate) struct Order {
     pub(crate) steps: Option<u32>,
     pub(crate) failpoint: Option<String>,
     pub(crate) no_sync: bool,
+    /// How long the journal may take to open.
+    pub(crate) open_max: Option<Duration>,
 }
 
 /// A child at work.
@@ -44,6 +53,9 @@ impl Worker {
         }
         if order.no_sync {
             command.env(NO_SYNC, "1");
+        }
+        if let Some(max) = order.open_max {
+            command.env(OPEN_MS, max.as_millis().to_string());
         }
         if let Some(failpoint) = &order.failpoint {
             command
@@ -68,10 +80,31 @@ impl Worker {
 
     /// The next thing that was said; `None` when the child has ended.
     pub(crate) fn line(&self) -> Option<String> {
-        self.lines.recv_timeout(Duration::from_secs(60)).ok()
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("the child has said nothing for {PATIENCE:?}"),
+        }
     }
 
-    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
+    fn rest(&self) -> Vec<String> {
+        std::iter::from_fn(|| self.line()).collect()
+    }
+
+    /// Waits for the end of the child, however it came.
+    fn wait(&mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "the child has not ended for {PATIENCE:?}");
+            // Its end has no handle here; it is a matter of microseconds.
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         nix::sys::signal::kill(pid, signal).unwrap();
     }
@@ -93,10 +126,11 @@ impl Worker {
         self.lines.try_iter().collect()
     }
 
-    /// Kills the child, and gives the rest of what it said.
-    pub(crate) fn kill(mut self) -> Vec<String> {
-        self.end();
-        self.lines.iter().collect()
+    /// Kills the child, and gives the rest of what it said, and whether it really died of the kill.
+    pub(crate) fn kill(mut self) -> (Vec<String>, bool) {
+        self.child.kill().unwrap();
+        let status = self.wait();
+        (self.rest(), status.signal() == Some(Signal::SIGKILL as i32))
     }
 
     fn end(&mut self) {
@@ -106,13 +140,13 @@ impl Worker {
 
     /// Waits for the child to end by itself.
     pub(crate) fn finish(mut self) -> Vec<String> {
-        let lines = self.lines.iter().collect();
-        assert!(self.child.wait().unwrap().success());
+        let lines = self.rest();
+        assert!(self.wait().success());
         lines
     }
 }
 
-/// A child that works until it is killed must not outlive a test that failed.
+/// A child that outlives a failed test holds its pipes, and with them whoever runs the tests.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.end();
@@ -120,8 +154,11 @@ impl Drop for Worker {
 }
 
 pub(crate) fn config(state: &Path) -> EmbeddedConfig {
+    watchdog::start();
     EmbeddedConfig {
         disk_free_bytes_min: 0,
+        // Few, so that files of the index are written and merged all the time.
+        index_gather_entries: 60,
         ..EmbeddedConfig::new(state)
     }
 }
@@ -140,7 +177,13 @@ fn entry() {
     if std::env::var_os(NO_SYNC).is_some() {
         config.durability = Durability::FlushedOnly;
     }
-    let store = Arc::new(embedded::open(config, Arc::new(SystemClock)).unwrap());
+    if let Ok(ms) = std::env::var(OPEN_MS) {
+        config.journal_open_max = Duration::from_millis(ms.parse().unwrap());
+    }
+    let store = match embedded::open(config, Arc::new(SystemClock)) {
+        Ok(store) => Arc::new(store),
+        Err(error) => return say(&format!("refused {error}")),
+    };
     let options = GroupOptions {
         deliveries_max: 1_000,
         ..GroupOptions::default()

@@ -1,13 +1,25 @@
 //! `kill -9`, at random moments and at every named point between the steps of a write.
 
+use std::time::Duration;
+
 use effectd_bus::failpoint::POINTS;
 
 use crate::child::{Order, Worker};
 use crate::witness::Witness;
 
-const RANDOM_ROUNDS: u32 = 160;
+const RANDOM_ROUNDS: u32 = 200;
 const ROUNDS_PER_STORE: u32 = 8;
-const TIMES_PER_POINT: [u32; 5] = [1, 2, 3, 11, 29];
+
+/// For which of a child's passes over a point it is killed there: some points are passed with every block, some with every
+/// file of the index, some with every merge of files, one once.
+fn passes(point: &str) -> [u32; 5] {
+    match point {
+        "journal.opening" => [1; 5],
+        "index.after_merge" | "index.before_drop" => [1, 1, 2, 2, 3],
+        point if point.starts_with("index.") => [1, 2, 3, 4, 5],
+        _ => [1, 2, 3, 11, 29],
+    }
+}
 
 /// A generator with a fixed beginning, so that a failure can be run again.
 struct Dice(u64);
@@ -24,6 +36,7 @@ impl Dice {
 #[test]
 fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut killed = 0;
     for store in 0..RANDOM_ROUNDS / ROUNDS_PER_STORE {
         let state = tempfile::tempdir().unwrap();
         let mut witness = Witness::default();
@@ -39,13 +52,16 @@ fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
             for _ in 0..lines {
                 witness.hear(&worker.line().expect("the child is alive"));
             }
-            worker.kill().iter().for_each(|line| witness.hear(line));
+            let (rest, died_of_it) = worker.kill();
+            killed += u32::from(died_of_it);
+            rest.iter().for_each(|line| witness.hear(line));
             witness
                 .check(state.path())
                 .unwrap_or_else(|error| panic!("store {store}, round {round}: {error}"));
         }
         assert!(witness.heard() > 0);
     }
+    assert!(killed >= 200, "only {killed} children died of a kill");
 }
 
 #[test]
@@ -53,28 +69,31 @@ fn nothing_answered_is_lost_at_any_named_point() {
     for point in POINTS {
         let state = tempfile::tempdir().unwrap();
         let mut witness = Witness::default();
-        let mut visited = 0;
-        for (round, times) in (0..).zip(TIMES_PER_POINT) {
+        let mut killed_there = 0;
+        for (round, times) in (0..).zip(passes(point)) {
             let order = Order {
                 round,
                 steps: Some(60),
                 failpoint: Some(format!("{point}:{times}")),
-                no_sync: false,
+                ..Order::default()
             };
             let worker = Worker::start(state.path(), &order);
+            let mut is_there = false;
             while let Some(line) = worker.line() {
-                if line == "stopped" {
-                    visited += 1;
+                is_there = line == "stopped";
+                if is_there {
                     break;
                 }
                 witness.hear(&line);
             }
-            worker.kill().iter().for_each(|line| witness.hear(line));
+            let (rest, died_of_it) = worker.kill();
+            killed_there += u32::from(is_there && died_of_it);
+            rest.iter().for_each(|line| witness.hear(line));
             witness
                 .check(state.path())
                 .unwrap_or_else(|error| panic!("{point}, time {times}: {error}"));
         }
-        assert!(visited > 0, "{point} was never reached");
+        assert_eq!(killed_there, 5, "children did not reach {point}");
     }
 }
 
@@ -93,4 +112,22 @@ fn a_child_that_is_not_killed_ends_well() {
     assert!(lines.iter().any(|line| line == "closed"));
     lines.iter().for_each(|line| witness.hear(line));
     witness.check(state.path()).unwrap();
+}
+
+#[test]
+fn a_journal_that_never_opens_is_told_and_does_not_hang() {
+    let state = tempfile::tempdir().unwrap();
+    let order = Order {
+        failpoint: Some("journal.opening:1".into()),
+        open_max: Some(Duration::from_millis(50)),
+        ..Order::default()
+    };
+    let lines = Worker::start(state.path(), &order).finish();
+    let refused = lines.iter().find(|line| line.starts_with("refused "));
+    let words = refused.unwrap_or_else(|| panic!("{lines:?}"));
+    assert!(
+        words.contains("opening the journal did not end within 50ms"),
+        "{words}"
+    );
+    assert!(words.contains("restore the last backup"), "{words}");
 }

@@ -14,6 +14,7 @@ use effectd_contracts::{Status, SystemClock};
 const FLIPS: u64 = 64;
 
 fn open(state: &Path) -> Result<effectd_bus::LocalStore, StoreError> {
+    crate::watchdog::start();
     embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock))
 }
 
@@ -110,6 +111,14 @@ fn files(of: &Path, into: &mut Vec<PathBuf>) {
     into.sort();
 }
 
+/// A file of the index.
+fn run_of(state: &Path) -> PathBuf {
+    let mut all = Vec::new();
+    files(&state.join("index"), &mut all);
+    let is_run = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("run-");
+    all.into_iter().find(is_run).unwrap()
+}
+
 #[test]
 fn a_flipped_bit_is_found_or_does_no_harm() {
     let original = tempfile::tempdir().unwrap();
@@ -121,10 +130,10 @@ fn a_flipped_bit_is_found_or_does_no_harm() {
         copy(original.path(), state.path());
         let mut all = Vec::new();
         files(state.path(), &mut all);
-        // Half of the flips go into the two databases, where almost all bytes are.
+        // Half of the flips go into journal and index, where almost all bytes are.
         let path = match flip % 4 {
             0 => state.path().join("journal/db"),
-            1 => state.path().join("index/db"),
+            1 => run_of(state.path()),
             _ => all[usize::try_from(flip / 4).unwrap() % all.len()].clone(),
         };
         let mut bytes = std::fs::read(&path).unwrap();
@@ -186,7 +195,46 @@ fn a_lost_or_damaged_index_is_made_anew_from_the_journal() {
     let expected = content(state.path()).unwrap();
     std::fs::remove_dir_all(state.path().join("index")).unwrap();
     assert!(content(state.path()).unwrap() == expected);
-    let conf = state.path().join("index/conf");
-    std::fs::write(&conf, b"nonsense that is longer than eight bytes").unwrap();
+    let manifest = state.path().join("index/manifest");
+    std::fs::remove_file(&manifest).unwrap();
+    assert!(content(state.path()).unwrap() == expected, "no manifest");
+    let run = run_of(state.path());
+    let whole = std::fs::read(&run).unwrap();
+    std::fs::write(&run, &whole[..whole.len() / 2]).unwrap();
+    assert!(content(state.path()).unwrap() == expected, "half a run");
+    std::fs::remove_file(run_of(state.path())).unwrap();
+    assert!(content(state.path()).unwrap() == expected, "no run");
+    for path in [manifest, run_of(state.path())] {
+        std::fs::write(&path, b"nonsense that is longer than eight bytes").unwrap();
+        assert!(content(state.path()).unwrap() == expected, "{path:?}");
+    }
+}
+
+#[test]
+fn a_damaged_chunk_is_found_when_it_is_read_and_the_next_write_mends_the_index() {
+    let state = tempfile::tempdir().unwrap();
+    fill(state.path());
+    let expected = content(state.path()).unwrap();
+    // Every chunk of the largest run, so that whatever is asked for is damaged.
+    let run = run_of(state.path());
+    let mut bytes = std::fs::read(&run).unwrap();
+    let from = 8;
+    (from..from + 2_000).step_by(16).for_each(|at| bytes[at] ^= 1);
+    std::fs::write(&run, bytes).unwrap();
+    let store = open(state.path()).unwrap();
+    let read = store.receipts(&ReceiptQuery::default());
+    let listed = store.letters(None, 0, 1_000);
+    assert!(
+        matches!(read, Err(StoreError::Damaged { .. })) || matches!(listed, Err(StoreError::Damaged { .. })),
+        "{read:?} {listed:?}"
+    );
+    // Whatever the first write is told, the index is made anew for those that follow.
+    let _ = store
+        .configure(&topic("t"), &group("g"), Default::default())
+        .wait();
+    store.audit().wait().unwrap();
+    assert_eq!(store.stats().reopens, 1);
+    store.close().unwrap();
+    drop(store);
     assert!(content(state.path()).unwrap() == expected);
 }

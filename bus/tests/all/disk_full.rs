@@ -48,6 +48,7 @@ fn a_disk_that_is_really_full_gives_typed_errors_and_recovers() {
         disk_free_bytes_min: 0,
         ..EmbeddedConfig::new(disk.path().join("state"))
     };
+    crate::watchdog::start();
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     let mut answered = Vec::new();
     for round in 0..3 {
@@ -92,6 +93,7 @@ fn a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun() {
         disk_free_bytes_min: reserve,
         ..EmbeddedConfig::new(disk.path().join("state"))
     };
+    crate::watchdog::start();
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     let mine = claim("a", "k", "p");
     let ClaimAnswer::New { fence } = store.claim(mine.clone()).wait().unwrap() else {

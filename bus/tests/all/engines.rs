@@ -10,6 +10,7 @@ use effectd_contracts::{ManualClock, SystemClock};
 
 impl Fixture for Memory {
     fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
+        crate::watchdog::start();
         Arc::new(memory::open_on(&self.0, clock).unwrap())
     }
 }
@@ -18,7 +19,13 @@ struct Memory(MemoryDisk);
 
 impl Fixture for Embedded {
     fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
-        Arc::new(embedded::open(EmbeddedConfig::new(self.0.path()), clock).unwrap())
+        crate::watchdog::start();
+        let config = EmbeddedConfig {
+            // Few, so that most of the index is in files.
+            index_gather_entries: 20,
+            ..EmbeddedConfig::new(self.0.path())
+        };
+        Arc::new(embedded::open(config, clock).unwrap())
     }
 }
 

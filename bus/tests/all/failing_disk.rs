@@ -11,6 +11,9 @@ use effectd_bus::journal::Journal;
 use effectd_bus::{ClaimAnswer, EmbeddedConfig, Lookup, Store, StoreError};
 use effectd_contracts::{Digest, Status, SystemClock};
 
+/// Longer than any write takes.
+const LONG: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// Calls `before` and `after` around every append of the journal within.
 struct Between {
     inner: Arc<dyn Journal>,
@@ -53,6 +56,7 @@ fn open(state: &std::path::Path, hooks: Arc<dyn Hooks>) -> impl Store + Clone + 
             hooks: hooks.clone(),
         }) as Arc<dyn Journal>
     };
+    crate::watchdog::start();
     open_wrapped(EmbeddedConfig::new(state), Arc::new(SystemClock), Box::new(wrap)).unwrap()
 }
 
@@ -160,7 +164,9 @@ fn nobody_sees_anything_before_it_is_durable() {
     let mut watch = store.watch(&topic("t")).unwrap();
 
     let published = store.publish(&topic("t"), vec![event("1")]);
-    at_the_disk.recv().unwrap();
+    at_the_disk
+        .recv_timeout(LONG)
+        .expect("the writer comes to the disk");
     let claimed = store.claim(mine.clone());
     let refused = store.commit(completion(&mine, Status::Ok, None));
     assert_eq!(store.read(&topic("t"), 0, 9).unwrap().end, 0);
@@ -170,7 +176,9 @@ fn nobody_sees_anything_before_it_is_durable() {
     assert_eq!(store.read(&topic("t"), 0, 9).unwrap().end, 1);
 
     // A refusal follows from what is not durable yet, so it waits for it, too.
-    at_the_disk.recv().unwrap();
+    at_the_disk
+        .recv_timeout(LONG)
+        .expect("the writer comes to the disk");
     assert_eq!(look(), Lookup::Unknown);
     go.send(()).unwrap();
     let ClaimAnswer::New { fence } = claimed.wait().unwrap() else {
@@ -180,7 +188,9 @@ fn nobody_sees_anything_before_it_is_durable() {
     assert!(matches!(look(), Lookup::InFlight { .. }));
 
     let done = store.commit(completion(&mine, Status::Ok, Some(fence)));
-    at_the_disk.recv().unwrap();
+    at_the_disk
+        .recv_timeout(LONG)
+        .expect("the writer comes to the disk");
     assert_eq!(store.receipt_of(&mine.action_id).unwrap(), None);
     assert!(matches!(look(), Lookup::InFlight { .. }));
     go.send(()).unwrap();
@@ -203,7 +213,9 @@ fn a_full_queue_says_so_and_holds_what_it_took() {
         }),
     );
     let first = store.publish(&topic("t"), vec![event("first")]);
-    at_the_disk.recv().unwrap();
+    at_the_disk
+        .recv_timeout(LONG)
+        .expect("the writer comes to the disk");
     let max = effectd_bus::limits::QUEUE_OPERATIONS_MAX;
     let taken: Vec<_> = (0..max)
         .map(|n| store.publish(&topic("t"), vec![event(&n.to_string())]))

@@ -20,4 +20,5 @@ mod model;
 mod mounts;
 mod power_loss;
 mod secrets;
+mod watchdog;
 mod witness;

@@ -278,7 +278,9 @@ proptest! {
         let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
         let (disk, state) = (MemoryDisk::default(), tempfile::tempdir().unwrap());
         let open = || {
-            let real = embedded::open(EmbeddedConfig::new(state.path()), clock.clone()).unwrap();
+            crate::watchdog::start();
+            let config = EmbeddedConfig { index_gather_entries: 30, ..EmbeddedConfig::new(state.path()) };
+            let real = embedded::open(config, clock.clone()).unwrap();
             (memory::open_on(&disk, clock.clone()).unwrap(), real)
         };
         let (mut model, mut real) = open();

@@ -51,7 +51,7 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, no_sync: bool) -> u32 {
             Err(_) => lost += 1,
         }
     }
-    worker.kill();
+    drop(worker.kill());
     lost
 }
 

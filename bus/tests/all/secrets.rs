@@ -68,6 +68,7 @@ fn scan(state: &Path, when: &str) {
 }
 
 fn open(state: &Path, clock: &Arc<ManualClock>) -> effectd_bus::LocalStore {
+    crate::watchdog::start();
     embedded::open(EmbeddedConfig::new(state), clock.clone()).unwrap()
 }
 

@@ -1,0 +1,144 @@
+//! Chunks: some thousand bytes of a run, read and checked at once.
+//!
+//! A chunk is its CRC-32 (of run, number and the rest), the count of its entries, where each begins, and the entries:
+//! key, kind, value. Count and beginnings have two bytes each, big-endian.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::damaged;
+use crate::codec::{Malformed, Reader};
+use crate::error::StoreError;
+use crate::table::Cell;
+
+/// Bytes before the first beginning.
+const FIXED_BYTES: usize = 6;
+pub(super) const DELETE: u8 = 0;
+pub(super) const PUT: u8 = 1;
+pub(super) const UNION: u8 = 2;
+
+pub(super) fn malformed(error: Malformed) -> StoreError {
+    damaged(error.0)
+}
+
+fn checksum((run, number): (u64, u32), rest: &[u8]) -> [u8; 4] {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&run.to_be_bytes());
+    hasher.update(&number.to_be_bytes());
+    hasher.update(rest);
+    hasher.finalize().to_be_bytes()
+}
+
+/// The bytes of a chunk.
+pub(super) fn encode(name: (u64, u32), starts: &[u8], entries: &[u8], out: &mut Vec<u8>) {
+    let begin = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&((starts.len() / 2) as u16).to_be_bytes());
+    out.extend_from_slice(starts);
+    out.extend_from_slice(entries);
+    let own = checksum(name, &out[begin + 4..]);
+    out[begin..begin + 4].copy_from_slice(&own);
+}
+
+/// A chunk that was read and checked.
+#[derive(Clone)]
+pub(crate) struct Chunk {
+    bytes: Arc<[u8]>,
+    pub(super) count: usize,
+}
+
+impl Chunk {
+    /// Checks what was read.
+    pub(super) fn decode(name: (u64, u32), bytes: Vec<u8>) -> Result<Self, StoreError> {
+        if bytes.len() < FIXED_BYTES || bytes[..4] != checksum(name, &bytes[4..]) {
+            return Err(damaged("a chunk whose checksum does not fit"));
+        }
+        let count = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]));
+        if count == 0 || bytes.len() < FIXED_BYTES + count * 2 {
+            return Err(damaged("a chunk that is too short"));
+        }
+        Ok(Chunk {
+            bytes: bytes.into(),
+            count,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(bytes: Vec<u8>, count: usize) -> Self {
+        Chunk {
+            bytes: bytes.into(),
+            count,
+        }
+    }
+
+    /// What it takes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn entry(&self, nth: usize) -> Result<Reader<'_>, StoreError> {
+        let at = FIXED_BYTES + nth * 2;
+        let start = usize::from(u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]));
+        let entry = self.bytes.get(FIXED_BYTES + self.count * 2 + start..);
+        Ok(Reader::new(
+            entry.ok_or_else(|| damaged("an entry outside its chunk"))?,
+            0,
+        ))
+    }
+
+    /// Where an entry's key lies.
+    pub(super) fn key_range(&self, nth: usize) -> Result<Range<usize>, StoreError> {
+        let mut reader = self.entry(nth)?;
+        let start = self.bytes.len() - reader.left();
+        let span = reader.span().map_err(malformed)?;
+        let start = start + span.at as usize;
+        Ok(start..start + span.len as usize)
+    }
+
+    /// A key, by its range.
+    pub(super) fn at(&self, key: &Range<usize>) -> &[u8] {
+        &self.bytes[key.clone()]
+    }
+
+    /// A whole entry as it was written, and whether it says that its key is gone.
+    pub(super) fn raw(&self, nth: usize, key: &Range<usize>) -> Result<(&[u8], bool), StoreError> {
+        let start = self.bytes.len() - self.entry(nth)?.left();
+        let end = if nth + 1 < self.count {
+            self.bytes.len() - self.entry(nth + 1)?.left()
+        } else {
+            self.bytes.len()
+        };
+        let raw = self.bytes.get(start..end).filter(|_| key.end < end);
+        let raw = raw.ok_or_else(|| damaged("an entry outside its chunk"))?;
+        Ok((raw, self.bytes[key.end] == DELETE))
+    }
+
+    pub(super) fn key(&self, nth: usize) -> Result<&[u8], StoreError> {
+        self.entry(nth)?.bytes().map_err(malformed)
+    }
+
+    pub(super) fn cell(&self, nth: usize) -> Result<Cell, StoreError> {
+        let mut reader = self.entry(nth)?;
+        reader.bytes().map_err(malformed)?;
+        match reader.u8().map_err(malformed)? {
+            DELETE => Ok(Cell::Delete),
+            PUT => Ok(Cell::Put(reader.bytes().map_err(malformed)?.to_vec())),
+            UNION => Ok(Cell::Union(reader.bytes().map_err(malformed)?.to_vec())),
+            3..=u8::MAX => Err(damaged("an entry of no known kind")),
+        }
+    }
+
+    /// How many keys are before this one.
+    pub(super) fn before(&self, key: &[u8]) -> Result<usize, StoreError> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.key(middle)? < key {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+}
