@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use effectd_actors::Settings as PipelineSettings;
 use effectd_actors::limits::LEASE_TTL;
-use effectd_bus::embedded::EmbeddedConfig;
-use effectd_bus::limits::DISK_FREE_BYTES_MIN;
+use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
+use effectd_bus::limits::{DISK_FREE_BYTES_MIN, SEGMENT_BYTES};
 use effectd_contracts::{Clock, Principal, SystemClock};
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::limits::{READY_MAX, READY_MIN, ZYGOTES_MAX};
@@ -20,7 +20,7 @@ pub const STATE_DEFAULT: &str = ".effectd";
 /// The environment variable that names the state directory.
 pub const STATE_VARIABLE: &str = "EFFECTD_STATE";
 
-/// What the store's journal may cache, unless said otherwise: the working set of appends is small.
+/// What a journal in sled may cache, unless said otherwise: the working set of appends is small.
 pub const JOURNAL_CACHE_BYTES: u64 = 16 << 20;
 /// What the store's index may cache, unless said otherwise: keys of the last hundred thousand actions fit.
 pub const INDEX_CACHE_BYTES: u64 = 32 << 20;
@@ -64,7 +64,11 @@ pub struct StoreSettings {
     pub disk_free_bytes_min: u64,
     /// What the index may cache.
     pub index_cache_bytes: u64,
-    /// What the journal may cache.
+    /// What carries the journal of a store that is made.
+    pub journal: JournalKind,
+    /// Size at which a file of the journal is full.
+    pub segment_bytes: usize,
+    /// What a journal in sled may cache.
     pub journal_cache_bytes: u64,
 }
 
@@ -73,6 +77,8 @@ impl Default for StoreSettings {
         Self {
             disk_free_bytes_min: DISK_FREE_BYTES_MIN,
             index_cache_bytes: INDEX_CACHE_BYTES,
+            journal: JournalKind::default(),
+            segment_bytes: SEGMENT_BYTES,
             journal_cache_bytes: JOURNAL_CACHE_BYTES,
         }
     }
@@ -84,6 +90,8 @@ impl StoreSettings {
         let mut config = EmbeddedConfig::new(state);
         config.disk_free_bytes_min = self.disk_free_bytes_min;
         config.index_cache_bytes = self.index_cache_bytes;
+        config.journal = self.journal;
+        config.segment_bytes = self.segment_bytes;
         config.journal_cache_bytes = self.journal_cache_bytes;
         config
     }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use effectd_actors::Settings as PipelineSettings;
+use effectd_bus::embedded::JournalKind;
 use effectd_gateway::Settings as DoorSettings;
 
 use crate::config::{Config, SandboxSettings, StoreSettings};
@@ -305,6 +306,11 @@ impl Settings {
         config.store = StoreSettings {
             disk_free_bytes_min: self.number("store.disk_free_bytes_min"),
             index_cache_bytes: self.number("store.index_cache_bytes"),
+            journal: match self.text("store.journal") {
+                "sled" => JournalKind::Sled,
+                _ => JournalKind::Segments,
+            },
+            segment_bytes: self.count("store.segment_bytes"),
             journal_cache_bytes: self.number("store.journal_cache_bytes"),
         };
         config.sandbox = SandboxSettings {

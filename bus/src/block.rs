@@ -28,7 +28,8 @@ pub const HEADER_BYTES: usize = 40;
 const LENGTH_BYTES: usize = 4;
 /// Memory of a block that is kept for the next: more than that is given back.
 const SPARE_BYTES_MAX: usize = 2 << 20;
-const MAGIC: &[u8; 4] = b"efjb";
+/// The mark that a block begins with.
+pub(crate) const MAGIC: &[u8; 4] = b"efjb";
 
 /// What a block says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

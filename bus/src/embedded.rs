@@ -1,4 +1,4 @@
-//! The embedded engine: the journal in a sled database, the index in plain files beside it.
+//! The embedded engine: the journal and, beside it, the index, both in plain files; or the journal in a sled database.
 //!
 //! sled has traps, and this module is where they are kept: its `flush` does not survive power loss, so every append is
 //! followed by an `fdatasync` of our own; it may panic on damaged files, or never end, so every call is guarded and
@@ -15,6 +15,7 @@ mod journal;
 mod manifest;
 mod merge;
 mod run;
+mod segments;
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -31,16 +32,29 @@ use crate::block::FORMAT;
 use crate::engine::{LocalStore, Medium, Opened};
 use crate::error::StoreError;
 use crate::journal::{ADVICE, Journal};
-use crate::limits::{DISK_FREE_BYTES_MIN, INDEX_CACHE_BYTES, INDEX_GATHER_ENTRIES, JOURNAL_OPEN_MAX};
+use crate::limits::{
+    DISK_FREE_BYTES_MIN, INDEX_CACHE_BYTES, INDEX_GATHER_ENTRIES, JOURNAL_OPEN_MAX, SEGMENT_BYTES,
+};
 use crate::vault::Vault;
 use crate::vault::keyring::{failed, private_dir, sync_dir};
 use index::FileIndex;
 use journal::SledJournal;
+use segments::SegmentJournal;
 
 pub use journal::Durability;
 
 /// How long a database that was just let go may still be held by its own background threads.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
+
+/// What carries the journal of a store. Chosen when the store is made, and kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum JournalKind {
+    /// Plain files: the fastest, and what is let go is given back to the disk.
+    #[default]
+    Segments,
+    /// A sled database.
+    Sled,
+}
 
 /// Where an embedded store lies, and what it may use.
 #[derive(Debug, Clone)]
@@ -49,6 +63,10 @@ pub struct EmbeddedConfig {
     pub state: PathBuf,
     /// Start anew when the device key is lost. What was sealed stays unreadable.
     pub accept_key_loss: bool,
+    /// What carries the journal, if there is none yet.
+    pub journal: JournalKind,
+    /// Size at which a file of the journal is full.
+    pub segment_bytes: usize,
     /// What sled may cache of the journal. Not a bound of its memory, only a wish.
     pub journal_cache_bytes: u64,
     /// How much of the index may be kept in memory after it was read.
@@ -69,6 +87,8 @@ impl EmbeddedConfig {
         EmbeddedConfig {
             state: state.into(),
             accept_key_loss: false,
+            journal: JournalKind::default(),
+            segment_bytes: SEGMENT_BYTES,
             journal_cache_bytes: 16 << 20,
             index_cache_bytes: INDEX_CACHE_BYTES,
             index_gather_entries: INDEX_GATHER_ENTRIES,
@@ -115,7 +135,10 @@ struct Embedded {
 
 impl Medium for Embedded {
     fn open(&self) -> Result<Opened, StoreError> {
-        let journal = released(|| SledJournal::open(&self.config))?;
+        let journal: Arc<dyn Journal> = match kind(&self.config) {
+            JournalKind::Segments => Arc::new(SegmentJournal::open(&self.config)?),
+            JournalKind::Sled => Arc::new(released(|| SledJournal::open(&self.config))?),
+        };
         let index = match FileIndex::open(&self.config) {
             Ok(index) => index,
             // The index is made from the journal, and can be made again.
@@ -129,7 +152,7 @@ impl Medium for Embedded {
             Err(error) => return Err(error),
         };
         Ok(Opened {
-            journal: (self.wrap)(Arc::new(journal)),
+            journal: (self.wrap)(journal),
             base: Some(Arc::new(index)),
             gather_entries: self.config.index_gather_entries,
         })
@@ -144,6 +167,17 @@ impl Medium for Embedded {
 
     fn release(&self) {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// What carries the journal: what is there, or else what is asked for.
+fn kind(config: &EmbeddedConfig) -> JournalKind {
+    if segments::directory(&config.state).exists() {
+        JournalKind::Segments
+    } else if config.state.join("journal").join("db").exists() {
+        JournalKind::Sled
+    } else {
+        config.journal
     }
 }
 
@@ -217,7 +251,11 @@ fn check_format(journal: &Path) -> Result<(), StoreError> {
                 Ok(())
             }
         }
-        Err(error) if error.kind() == ErrorKind::NotFound && !journal.join("db").exists() => {
+        Err(error)
+            if error.kind() == ErrorKind::NotFound
+                && !journal.join("db").exists()
+                && !journal.join("segments").exists() =>
+        {
             write_format(&path)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Damaged {

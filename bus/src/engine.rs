@@ -9,7 +9,7 @@ mod drafts;
 mod queries;
 mod queue;
 mod reads;
-mod recover;
+pub(crate) mod recover;
 mod serve;
 mod writer;
 

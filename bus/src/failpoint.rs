@@ -8,9 +8,11 @@
 
 /// Every point there is, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 13] = [
+pub const POINTS: [&str; 15] = [
     "journal.opening",
     "writer.before_append",
+    "journal.after_begin",
+    "journal.after_table",
     "journal.after_insert",
     "journal.after_flush",
     "writer.after_append",

@@ -73,6 +73,13 @@ pub const INDEX_LAG_MAX: usize = 3;
 pub const INDEX_CACHE_BYTES: u64 = 16_777_216;
 /// How long the journal may take to open, beside a second for every 16 MiB of it: sled may never end on a damaged file.
 pub const JOURNAL_OPEN_MAX: Duration = Duration::from_secs(60);
+/// Size at which a file of the journal is full and the next one is begun: what retention gives back at once, and what is
+/// read again after a crash.
+pub const SEGMENT_BYTES: usize = 67_108_864;
+/// Largest such size that can be asked for: places in a file are four bytes, and one block may go beyond it.
+pub const SEGMENT_BYTES_LIMIT: usize = 1_073_741_824;
+/// Full files of the journal that are kept open for reading.
+pub const SEGMENT_FILES_OPEN_MAX: usize = 32;
 /// Bytes of one physical value in the embedded journal: above about 30 KiB sled spills pages into files of their own.
 pub const CHUNK_BYTES_MAX: usize = 24_576;
 /// Length of one sealing epoch; its key is destroyed when all of its actions have ended.

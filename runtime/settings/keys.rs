@@ -147,7 +147,9 @@ pub const KEYS: &[Key] = &[
     key!("sandbox.zygotes_max" = sandbox::ZYGOTES_MAX, Kind::Number { min: 1, max: 256 }, Restart, "most pairs of profile and space that are kept ready"),
     key!("store.disk_free_bytes_min" = store::DISK_FREE_BYTES_MIN, BYTES, Restart, "free space below which new work is refused"),
     key!("store.index_cache_bytes" = INDEX_CACHE_BYTES, BYTES, Restart, "what the store's index may cache in memory"),
-    key!("store.journal_cache_bytes" = JOURNAL_CACHE_BYTES, BYTES, Restart, "what the store's journal may cache in memory"),
+    key!("store.journal" = "segments", Kind::Word(&["segments", "sled"]), Restart, "what carries the journal of a store that is made: plain files, or a sled database"),
+    key!("store.journal_cache_bytes" = JOURNAL_CACHE_BYTES, BYTES, Restart, "what a journal in sled may cache in memory"),
+    key!("store.segment_bytes" = store::SEGMENT_BYTES, Kind::Number { min: 1_048_576, max: 1_073_741_824 }, Restart, "size at which a file of the journal is full"),
 ];
 
 /// The known key that looks most like this one.

@@ -239,7 +239,7 @@ fn write_device(path: &Path, key: &Key) -> Result<(), StoreError> {
 }
 
 /// Writes a file so that it is there as a whole or not at all, and only for its owner.
-fn write_new(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let partial = path.with_extension("partial");
     let write = || -> std::io::Result<()> {
         let mut options = OpenOptions::new();

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use effectd_bus::conformance::values::{action, claim, completion, group, key, put, sealed_event, topic};
-use effectd_bus::embedded::{Durability, EmbeddedConfig};
+use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind};
 use effectd_bus::{Admission, Admitted, Expect, GroupOptions, Link, Store, StoreError, embedded};
 use effectd_contracts::{Digest, Status, SystemClock};
 use nix::sys::signal::Signal;
@@ -19,6 +19,7 @@ use crate::watchdog;
 const STATE: &str = "EFFECTD_BUS_CHILD_STATE";
 const ROUND: &str = "EFFECTD_BUS_CHILD_ROUND";
 const STEPS: &str = "EFFECTD_BUS_CHILD_STEPS";
+const SLED: &str = "EFFECTD_BUS_CHILD_SLED";
 const NO_SYNC: &str = "EFFECTD_BUS_CHILD_NO_SYNC";
 const OPEN_MS: &str = "EFFECTD_BUS_CHILD_OPEN_MS";
 const WORKERS: usize = 4;
@@ -33,6 +34,8 @@ pub(crate) struct Order {
     pub(crate) steps: Option<u32>,
     pub(crate) failpoint: Option<String>,
     pub(crate) no_sync: bool,
+    /// The journal lies in sled.
+    pub(crate) sled: bool,
     /// How long the journal may take to open.
     pub(crate) open_max: Option<Duration>,
 }
@@ -50,6 +53,9 @@ impl Worker {
         command.env(STATE, state).env(ROUND, order.round.to_string());
         if let Some(steps) = order.steps {
             command.env(STEPS, steps.to_string());
+        }
+        if order.sled {
+            command.env(SLED, "1");
         }
         if order.no_sync {
             command.env(NO_SYNC, "1");
@@ -159,6 +165,8 @@ pub(crate) fn config(state: &Path) -> EmbeddedConfig {
         disk_free_bytes_min: 0,
         // Few, so that files of the index are written and merged all the time.
         index_gather_entries: 60,
+        // Small, so that files of the journal are begun all the time.
+        segment_bytes: 32 << 10,
         ..EmbeddedConfig::new(state)
     }
 }
@@ -174,6 +182,9 @@ fn entry() {
     let round: u32 = std::env::var(ROUND).unwrap().parse().unwrap();
     let steps: Option<u32> = std::env::var(STEPS).ok().map(|steps| steps.parse().unwrap());
     let mut config = config(Path::new(&state));
+    if std::env::var_os(SLED).is_some() {
+        config.journal = JournalKind::Sled;
+    }
     if std::env::var_os(NO_SYNC).is_some() {
         config.durability = Durability::FlushedOnly;
     }

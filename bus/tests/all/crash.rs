@@ -16,6 +16,7 @@ fn passes(point: &str) -> [u32; 5] {
     match point {
         "journal.opening" => [1; 5],
         "index.after_merge" | "index.before_drop" => [1, 1, 2, 2, 3],
+        "journal.after_begin" | "journal.after_table" => [1, 1, 2, 2, 3],
         point if point.starts_with("index.") => [1, 2, 3, 4, 5],
         _ => [1, 2, 3, 11, 29],
     }
@@ -45,6 +46,7 @@ fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
                 state.path(),
                 &Order {
                     round,
+                    sled: store % 3 == 2,
                     ..Order::default()
                 },
             );
@@ -119,6 +121,7 @@ fn a_journal_that_never_opens_is_told_and_does_not_hang() {
     let state = tempfile::tempdir().unwrap();
     let order = Order {
         failpoint: Some("journal.opening:1".into()),
+        sled: true,
         open_max: Some(Duration::from_millis(50)),
         ..Order::default()
     };

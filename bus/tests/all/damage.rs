@@ -7,7 +7,7 @@ use std::time::Duration;
 use effectd_bus::conformance::values::{claim, completion, event, group, put, sealed_event, topic};
 use effectd_bus::{
     EmbeddedConfig, EventPage, Expect, GroupInfo, LetterPage, ReceiptPage, ReceiptQuery, Store, StoreError,
-    embedded,
+    embedded, embedded::JournalKind,
 };
 use effectd_contracts::{Status, SystemClock};
 
@@ -19,7 +19,15 @@ fn open(state: &Path) -> Result<effectd_bus::LocalStore, StoreError> {
 }
 
 fn fill(state: &Path) {
-    let store = open(state).unwrap();
+    fill_in(state, JournalKind::default());
+}
+
+fn fill_in(state: &Path, journal: JournalKind) {
+    let config = EmbeddedConfig {
+        journal,
+        ..EmbeddedConfig::new(state)
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     for n in 0..24 {
         let body = vec![b'a' + (n % 26) as u8; if n == 7 { 60_000 } else { 900 }];
         store
@@ -53,6 +61,18 @@ fn fill(state: &Path) {
         .wait()
         .unwrap();
     store.close().unwrap();
+}
+
+/// Where the blocks are.
+fn journal_file(state: &Path) -> PathBuf {
+    let sled = state.join("journal/db");
+    if sled.exists() {
+        return sled;
+    }
+    let mut all = Vec::new();
+    files(&state.join("journal/segments"), &mut all);
+    all.sort();
+    all.pop().unwrap()
 }
 
 type Content = (
@@ -121,8 +141,17 @@ fn run_of(state: &Path) -> PathBuf {
 
 #[test]
 fn a_flipped_bit_is_found_or_does_no_harm() {
+    flip(JournalKind::Segments);
+}
+
+#[test]
+fn a_flipped_bit_in_sled_is_found_or_does_no_harm() {
+    flip(JournalKind::Sled);
+}
+
+fn flip(journal: JournalKind) {
     let original = tempfile::tempdir().unwrap();
-    fill(original.path());
+    fill_in(original.path(), journal);
     let expected = content(original.path()).unwrap();
     let mut found = 0;
     for flip in 0..FLIPS {
@@ -132,7 +161,7 @@ fn a_flipped_bit_is_found_or_does_no_harm() {
         files(state.path(), &mut all);
         // Half of the flips go into journal and index, where almost all bytes are.
         let path = match flip % 4 {
-            0 => state.path().join("journal/db"),
+            0 => journal_file(state.path()),
             1 => run_of(state.path()),
             _ => all[usize::try_from(flip / 4).unwrap() % all.len()].clone(),
         };
@@ -158,12 +187,18 @@ fn a_flipped_bit_is_found_or_does_no_harm() {
 
 #[test]
 fn a_journal_that_was_cut_off_is_found() {
+    [JournalKind::Segments, JournalKind::Sled]
+        .into_iter()
+        .for_each(cut_off);
+}
+
+fn cut_off(journal: JournalKind) {
     let original = tempfile::tempdir().unwrap();
-    fill(original.path());
+    fill_in(original.path(), journal);
     for part in [0, 1, 3, 5, 7] {
         let state = tempfile::tempdir().unwrap();
         copy(original.path(), state.path());
-        let path = state.path().join("journal/db");
+        let path = journal_file(state.path());
         let bytes = std::fs::read(&path).unwrap();
         let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
         std::fs::write(&path, &bytes[..used * part / 8]).unwrap();

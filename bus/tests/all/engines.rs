@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use effectd_bus::conformance::values::{event, topic};
 use effectd_bus::conformance::{self, Fixture};
+use effectd_bus::embedded::JournalKind;
 use effectd_bus::memory::MemoryDisk;
 use effectd_bus::{EmbeddedConfig, Store, StoreError, Tail, embedded, memory};
 use effectd_contracts::{ManualClock, SystemClock};
@@ -23,13 +24,15 @@ impl Fixture for Embedded {
         let config = EmbeddedConfig {
             // Few, so that most of the index is in files.
             index_gather_entries: 20,
+            journal: self.1,
+            segment_bytes: 8 << 10,
             ..EmbeddedConfig::new(self.0.path())
         };
         Arc::new(embedded::open(config, clock).unwrap())
     }
 }
 
-struct Embedded(tempfile::TempDir);
+struct Embedded(tempfile::TempDir, JournalKind);
 
 #[test]
 fn the_memory_engine_conforms() {
@@ -38,7 +41,12 @@ fn the_memory_engine_conforms() {
 
 #[test]
 fn the_embedded_engine_conforms() {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap())));
+    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Segments)));
+}
+
+#[test]
+fn the_embedded_engine_conforms_in_sled() {
+    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled)));
 }
 
 /// Runs a future on this thread, as the smallest executor there is.

@@ -1,0 +1,766 @@
+//! Blocks in plain files, one after another.
+//!
+//! A file is named after the first block in it. Blocks say themselves how long they are and whether they are whole, so a
+//! file is nothing but its blocks, until it is full: then a table of where each block begins is put behind them, and the
+//! next file is begun. So memory holds the places of the blocks of one file only, and a block of any other is two reads.
+//!
+//! | behind the blocks of a full file | |
+//! |---|---|
+//! | 4 bytes for each block, and 4 more | where it begins, and where the last one ends |
+//! | 0..4 | `efjs` |
+//! | 4 | format |
+//! | 5..8 | zero |
+//! | 8..16 | number of the first block |
+//! | 16..20 | count of blocks |
+//! | 20..24 | CRC-32 of the table and of bytes 0..20 |
+//!
+//! A crash leaves at most one unfinished block, at the end of the last file. It was answered to nobody and is cut off
+//! before the next one is written. A block that does not check with another one behind it is damage.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::{Durability, EmbeddedConfig};
+use crate::block::{self, BlockError, FORMAT, HEADER_BYTES, Header};
+use crate::codec::Span;
+use crate::engine::recover::damaged;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::journal::{ADVICE, Journal, missing};
+use crate::limits::{SEGMENT_BYTES_LIMIT, SEGMENT_FILES_OPEN_MAX};
+use crate::vault::keyring::{failed, private_dir, sync_dir, write_new};
+
+const MAGIC: &[u8; 4] = b"efjs";
+const TRAILER_BYTES: usize = 24;
+const ENDING: &str = "blocks";
+/// Names the first block that counts, once some were let go.
+const FIRST: &str = "first";
+
+/// Where the journal lies in a state directory.
+pub(super) fn directory(state: &Path) -> PathBuf {
+    state.join("journal").join("segments")
+}
+
+pub(crate) struct SegmentJournal {
+    directory: PathBuf,
+    durability: Durability,
+    /// Size at which a file is full.
+    full_at: usize,
+    files: RwLock<Files>,
+    /// Full files that were read of late.
+    open: Mutex<VecDeque<(u64, Arc<File>)>>,
+    /// The block that was read last: its records are often read one after another.
+    last_read: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
+}
+
+struct Files {
+    /// The first block that counts.
+    first: u64,
+    full: VecDeque<Full>,
+    growing: Option<Growing>,
+}
+
+/// A file that is written no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Full {
+    first: u64,
+    count: u32,
+    /// Where its table begins.
+    table_at: u64,
+}
+
+/// The file that is written to.
+struct Growing {
+    first: u64,
+    file: Arc<File>,
+    /// Where each block begins.
+    begins: Vec<u32>,
+    end: u32,
+    /// An unfinished block lies behind the last whole one, and is cut off before the next is written: not sooner, so that
+    /// a store which does not open keeps every byte.
+    torn: bool,
+}
+
+impl Full {
+    fn next(&self) -> u64 {
+        self.first + u64::from(self.count)
+    }
+}
+
+impl Growing {
+    fn next(&self) -> u64 {
+        self.first + self.begins.len() as u64
+    }
+
+    fn place(&self, seq: u64) -> Option<(u32, u32)> {
+        let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
+        let begin = *self.begins.get(index)?;
+        let end = self.begins.get(index + 1).copied().unwrap_or(self.end);
+        Some((begin, end))
+    }
+}
+
+impl Files {
+    /// The number that the next block has; `None` if any will do, since there is no file.
+    fn next(&self) -> Option<u64> {
+        let growing = self.growing.as_ref().map(Growing::next);
+        growing.or_else(|| self.full.back().map(Full::next))
+    }
+
+    fn full_with(&self, seq: u64) -> Option<Full> {
+        let after = self.full.partition_point(|full| full.first <= seq);
+        let full = *self.full.get(after.checked_sub(1)?)?;
+        (seq < full.next()).then_some(full)
+    }
+}
+
+impl SegmentJournal {
+    /// Opens the journal in a state directory.
+    pub(crate) fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
+        failpoint::hit("journal.opening");
+        let directory = directory(&config.state);
+        private_dir(&directory)?;
+        let first = read_first(&directory)?;
+        let mut names = names(&directory)?;
+        let mut files = Files {
+            first,
+            full: VecDeque::with_capacity(names.len()),
+            growing: None,
+        };
+        let last = names.pop();
+        for name in names {
+            let full = read_trailer(&directory, name)?.ok_or_else(|| unfinished(name))?;
+            follow(&files, name)?;
+            files.full.push_back(full);
+        }
+        if let Some(name) = last {
+            follow(&files, name)?;
+            match read_trailer(&directory, name)? {
+                Some(full) => files.full.push_back(full),
+                None => files.growing = Some(Growing::read(&directory, name)?),
+            }
+        }
+        sync_dir(&directory)?;
+        let journal = SegmentJournal {
+            directory,
+            durability: config.durability,
+            full_at: config.segment_bytes.min(SEGMENT_BYTES_LIMIT),
+            files: RwLock::new(files),
+            open: Mutex::default(),
+            last_read: Mutex::default(),
+        };
+        journal.drop_files()?;
+        Ok(journal)
+    }
+
+    fn files(&self) -> RwLockReadGuard<'_, Files> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn files_mut(&self) -> RwLockWriteGuard<'_, Files> {
+        self.files.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sync(&self, file: &File) -> Result<(), StoreError> {
+        match self.durability {
+            Durability::Synced => file
+                .sync_data()
+                .map_err(|error| failed("the journal's sync".as_ref(), &error)),
+            #[cfg(feature = "failpoints")]
+            Durability::FlushedOnly => Ok(()),
+        }
+    }
+
+    /// The file and the place in it that a block of this length goes to. Only the writer comes here.
+    fn room(&self, seq: u64, len: usize) -> Result<(Arc<File>, u32), StoreError> {
+        let next = self.files().next();
+        if next.is_some_and(|next| next != seq) {
+            return Err(StoreError::Damaged {
+                what: format!("block {seq} does not follow the last one of the journal"),
+                advice: ADVICE,
+            });
+        }
+        let full =
+            self.files().growing.as_ref().is_some_and(|growing| {
+                !growing.begins.is_empty() && growing.end as usize + len > self.full_at
+            });
+        if full {
+            self.finish_file()?;
+        }
+        if self.files().growing.is_none() {
+            let growing = Growing::begin(&self.directory, seq)?;
+            self.files_mut().growing = Some(growing);
+            failpoint::hit("journal.after_begin");
+        }
+        let mut files = self.files_mut();
+        let growing = files.growing.as_mut().ok_or_else(|| missing(seq))?;
+        if growing.torn {
+            growing
+                .file
+                .set_len(u64::from(growing.end))
+                .map_err(|error| failed(&self.directory, &error))?;
+            growing.torn = false;
+        }
+        Ok((growing.file.clone(), growing.end))
+    }
+
+    /// Puts the table behind the blocks of the file that is full. It is durable before the next file has a name, so that
+    /// only the last file can be without one.
+    fn finish_file(&self) -> Result<(), StoreError> {
+        let (file, full, table) = {
+            let files = self.files();
+            let Some(growing) = &files.growing else {
+                return Ok(());
+            };
+            let (full, table) = table(growing);
+            (growing.file.clone(), full, table)
+        };
+        file.write_all_at(&table, full.table_at)
+            .map_err(|error| failed(&self.directory, &error))?;
+        failpoint::hit("journal.after_table");
+        self.sync(&file)?;
+        let mut files = self.files_mut();
+        files.full.push_back(full);
+        files.growing = None;
+        Ok(())
+    }
+
+    /// A full file, for reading.
+    fn reader(&self, full: Full) -> Result<Arc<File>, StoreError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, file)) = open.iter().find(|(first, _)| *first == full.first) {
+            return Ok(file.clone());
+        }
+        let path = path(&self.directory, full.first);
+        let file = Arc::new(File::open(&path).map_err(|error| read_failed(&path, full.first, &error))?);
+        open.push_back((full.first, file.clone()));
+        if open.len() > SEGMENT_FILES_OPEN_MAX {
+            open.pop_front();
+        }
+        Ok(file)
+    }
+
+    /// Where a block lies.
+    fn find(&self, seq: u64) -> Result<(Arc<File>, u32, u32), StoreError> {
+        let full = {
+            let files = self.files();
+            if seq < files.first {
+                return Err(missing(seq));
+            }
+            if let Some(growing) = &files.growing
+                && let Some((begin, end)) = growing.place(seq)
+            {
+                return Ok((growing.file.clone(), begin, end));
+            }
+            files.full_with(seq).ok_or_else(|| missing(seq))?
+        };
+        let file = self.reader(full)?;
+        let mut places = [0; 8];
+        let at = full.table_at + (seq - full.first) * 4;
+        file.read_exact_at(&mut places, at)
+            .map_err(|error| read_failed(&self.directory, seq, &error))?;
+        let [b0, b1, b2, b3, e0, e1, e2, e3] = places;
+        Ok((
+            file,
+            u32::from_be_bytes([b0, b1, b2, b3]),
+            u32::from_be_bytes([e0, e1, e2, e3]),
+        ))
+    }
+
+    /// A block that was checked.
+    fn checked(&self, seq: u64) -> Result<Arc<Vec<u8>>, StoreError> {
+        let mut last_read = self.last_read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, bytes)) = &*last_read
+            && *known == seq
+            && seq >= self.files().first
+        {
+            return Ok(bytes.clone());
+        }
+        let bytes = Arc::new(self.block(seq)?);
+        *last_read = Some((seq, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// Removes the files that have no block left that counts.
+    fn drop_files(&self) -> Result<(), StoreError> {
+        let mut gone = Vec::new();
+        {
+            let mut files = self.files_mut();
+            while let Some(full) = files.full.front()
+                && full.next() <= files.first
+                // The last file stays: it says which number is next.
+                && (files.full.len() > 1 || files.growing.is_some())
+            {
+                gone.push(full.first);
+                files.full.pop_front();
+            }
+        }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(first, _)| !gone.contains(first));
+        drop(open);
+        for first in gone {
+            let path = path(&self.directory, first);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&path, &error)),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        sync_dir(&self.directory)
+    }
+}
+
+impl Journal for SegmentJournal {
+    fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
+        let (file, at) = self.room(seq, block.len())?;
+        let end = u32::try_from(at as usize + block.len()).map_err(|_| StoreError::TooLarge {
+            what: "block",
+            size: block.len(),
+            max: SEGMENT_BYTES_LIMIT,
+        })?;
+        file.write_all_at(block, u64::from(at))
+            .map_err(|error| failed(&self.directory, &error))?;
+        failpoint::hit("journal.after_insert");
+        failpoint::hit("journal.after_flush");
+        self.sync(&file)?;
+        let mut files = self.files_mut();
+        let growing = files.growing.as_mut().ok_or_else(|| missing(seq))?;
+        growing.begins.push(at);
+        growing.end = end;
+        Ok(())
+    }
+
+    fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
+        let files = self.files();
+        let first = match (files.full.front(), &files.growing) {
+            (Some(full), _) => full.first,
+            (None, Some(growing)) => growing.first,
+            (None, None) => return Ok(None),
+        };
+        let first = first.max(files.first);
+        let next = files.next().unwrap_or(first);
+        Ok((first < next).then(|| (first, next - 1)))
+    }
+
+    fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError> {
+        let (file, begin, end) = self.find(seq)?;
+        let len = end
+            .checked_sub(begin)
+            .filter(|len| *len as usize >= HEADER_BYTES && end as usize <= 2 * SEGMENT_BYTES_LIMIT)
+            .ok_or_else(|| missing(seq))?;
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, u64::from(begin))
+            .map_err(|error| read_failed(&self.directory, seq, &error))?;
+        let header = block::check(&bytes).map_err(|error| damaged(seq, &error))?;
+        if header.seq != seq {
+            return Err(damaged(
+                seq,
+                &BlockError::Damaged("another block lies in its place"),
+            ));
+        }
+        Ok(bytes)
+    }
+
+    fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
+        let block = self.checked(seq)?;
+        let range = span.at as usize..span.at as usize + span.len as usize;
+        block.get(range).map(<[u8]>::to_vec).ok_or_else(|| missing(seq))
+    }
+
+    fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
+        let next = self.files().next().unwrap_or(0);
+        let first = seq.min(next);
+        if first <= self.files().first {
+            return Ok(());
+        }
+        write_new(&self.directory.join(FIRST), format!("{first}\n").as_bytes())?;
+        self.files_mut().first = first;
+        self.drop_files()
+    }
+}
+
+impl Growing {
+    /// A new file, whose name is durable.
+    fn begin(directory: &Path, first: u64) -> Result<Self, StoreError> {
+        let path = path(directory, first);
+        let file = options()
+            .create_new(true)
+            .open(&path)
+            .map_err(|error| failed(&path, &error))?;
+        sync_dir(directory)?;
+        Ok(Growing {
+            first,
+            file: Arc::new(file),
+            begins: Vec::new(),
+            end: 0,
+            torn: false,
+        })
+    }
+
+    /// The last file, as a crash or a stop left it: every block is checked.
+    fn read(directory: &Path, first: u64) -> Result<Self, StoreError> {
+        let path = path(directory, first);
+        let at_path = |error: std::io::Error| failed(&path, &error);
+        let file = options().open(&path).map_err(at_path)?;
+        let len = file.metadata().map_err(at_path)?.len();
+        let mut growing = Growing {
+            first,
+            file: Arc::new(file),
+            begins: Vec::new(),
+            end: 0,
+            torn: false,
+        };
+        loop {
+            let at = u64::from(growing.end);
+            match whole_block(&growing.file, at, len).map_err(at_path)? {
+                Ok((header, end)) if header.seq == growing.next() => {
+                    growing.begins.push(growing.end);
+                    growing.end = end;
+                }
+                Ok((header, _)) => {
+                    return Err(damaged(
+                        header.seq,
+                        &BlockError::Damaged("a block out of its order"),
+                    ));
+                }
+                Err(error @ BlockError::Newer(_)) => return Err(damaged(growing.next(), &error)),
+                Err(BlockError::Damaged(_)) => break,
+            }
+        }
+        let at = u64::from(growing.end);
+        if at < len {
+            if let Some(seq) = later_block(&growing, len).map_err(at_path)? {
+                let what = format!(
+                    "block {} is not whole, and block {seq} follows it",
+                    growing.next()
+                );
+                return Err(StoreError::Damaged { what, advice: ADVICE });
+            }
+            tracing::warn!(
+                block = growing.next(),
+                bytes = len - at,
+                "the last block was not finished when the process ended"
+            );
+            growing.torn = true;
+        }
+        // What was written by a process that was killed before its sync is answered to nobody, but counts from now on.
+        growing.file.sync_all().map_err(at_path)?;
+        Ok(growing)
+    }
+}
+
+/// The block at this place, if it is whole, and where it ends.
+fn whole_block(file: &File, at: u64, len: u64) -> std::io::Result<Result<(Header, u32), BlockError>> {
+    let torn = Ok(Err(BlockError::Damaged("a block that ends too early")));
+    if at + HEADER_BYTES as u64 > len {
+        return torn;
+    }
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact_at(&mut header, at)?;
+    let records = u32::from_be_bytes([header[32], header[33], header[34], header[35]]);
+    let end = at + HEADER_BYTES as u64 + u64::from(records);
+    let (true, Ok(end)) = (end <= len, u32::try_from(end)) else {
+        return torn;
+    };
+    let mut bytes = vec![0; HEADER_BYTES + records as usize];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(block::check(&bytes).map(|header| (header, end)))
+}
+
+/// A block that is whole behind one that is not, if there is one: then it is no crash that made the first unreadable.
+fn later_block(growing: &Growing, len: u64) -> std::io::Result<Option<u64>> {
+    let from = u64::from(growing.end);
+    let mut rest = vec![0; usize::try_from(len - from).unwrap_or(0)];
+    growing.file.read_exact_at(&mut rest, from)?;
+    for at in 1..rest.len().saturating_sub(HEADER_BYTES) {
+        if rest[at..].starts_with(block::MAGIC)
+            && let Ok(Ok((header, _))) = whole_block(&growing.file, from + at as u64, len)
+            && header.seq > growing.next()
+        {
+            return Ok(Some(header.seq));
+        }
+    }
+    Ok(None)
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+fn path(directory: &Path, first: u64) -> PathBuf {
+    directory.join(format!("{first:020}.{ENDING}"))
+}
+
+/// The first blocks of all files, in order.
+fn names(directory: &Path) -> Result<Vec<u64>, StoreError> {
+    let at_path = |error: std::io::Error| failed(directory, &error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(at_path)? {
+        let name = entry.map_err(at_path)?.file_name();
+        let first = name.to_str().and_then(|name| name.strip_suffix(ENDING));
+        let first = first.and_then(|name| name.strip_suffix('.'));
+        names.extend(first.and_then(|name| name.parse::<u64>().ok()));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Whether a file begins where the one before it ends.
+fn follow(files: &Files, name: u64) -> Result<(), StoreError> {
+    match files.full.back() {
+        Some(before) if before.next() != name => Err(missing(before.next())),
+        // Files are let go from the first one on, and only after it was noted which block is the first.
+        None if name > files.first.max(1) => Err(missing(files.first.max(1))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn unfinished(first: u64) -> StoreError {
+    StoreError::Damaged {
+        what: format!("the file of the journal that begins with block {first} has lost its end"),
+        advice: ADVICE,
+    }
+}
+
+/// The first block that counts; 0 if none was ever let go.
+fn read_first(directory: &Path) -> Result<u64, StoreError> {
+    let path = directory.join(FIRST);
+    match fs::read_to_string(&path) {
+        Ok(text) => text.trim_end().parse().map_err(|_| StoreError::Damaged {
+            what: format!("{} does not hold a number", path.display()),
+            advice: ADVICE,
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(failed(&path, &error)),
+    }
+}
+
+/// The table of a file that is full, with its trailer.
+fn table(growing: &Growing) -> (Full, Vec<u8>) {
+    let count = u32::try_from(growing.begins.len()).unwrap_or(u32::MAX);
+    let mut table = Vec::with_capacity((growing.begins.len() + 1) * 4 + TRAILER_BYTES);
+    for place in growing.begins.iter().chain([&growing.end]) {
+        table.extend_from_slice(&place.to_be_bytes());
+    }
+    table.extend_from_slice(MAGIC);
+    table.extend_from_slice(&[FORMAT, 0, 0, 0]);
+    table.extend_from_slice(&growing.first.to_be_bytes());
+    table.extend_from_slice(&count.to_be_bytes());
+    let checksum = crc32fast::hash(&table);
+    table.extend_from_slice(&checksum.to_be_bytes());
+    let full = Full {
+        first: growing.first,
+        count,
+        table_at: u64::from(growing.end),
+    };
+    (full, table)
+}
+
+/// What a full file says about itself; `None` if it is not full, or its end was not finished.
+fn read_trailer(directory: &Path, first: u64) -> Result<Option<Full>, StoreError> {
+    let path = path(directory, first);
+    let at_path = |error: std::io::Error| failed(&path, &error);
+    let file = File::open(&path).map_err(at_path)?;
+    let len = file.metadata().map_err(at_path)?.len();
+    let Some(at) = len.checked_sub(TRAILER_BYTES as u64) else {
+        return Ok(None);
+    };
+    let mut trailer = [0; TRAILER_BYTES];
+    file.read_exact_at(&mut trailer, at).map_err(at_path)?;
+    if &trailer[..4] != MAGIC {
+        return Ok(None);
+    }
+    let [.., c0, c1, c2, c3, _, _, _, _] = trailer;
+    let count = u32::from_be_bytes([c0, c1, c2, c3]);
+    let table_bytes = (u64::from(count) + 1) * 4;
+    let Some(table_at) = at
+        .checked_sub(table_bytes)
+        .filter(|_| table_bytes <= SEGMENT_BYTES_LIMIT as u64)
+    else {
+        return Ok(None);
+    };
+    let mut table = vec![0; (len - table_at) as usize];
+    file.read_exact_at(&mut table, table_at).map_err(at_path)?;
+    let (body, stated) = table.split_at(table.len() - 4);
+    let named = body[body.len() - 12..body.len() - 4] == first.to_be_bytes();
+    if crc32fast::hash(body).to_be_bytes() != *stated || !named {
+        return Ok(None);
+    }
+    if trailer[4] > FORMAT {
+        return Err(damaged(first, &BlockError::Newer(trailer[4])));
+    }
+    Ok(Some(Full {
+        first,
+        count,
+        table_at,
+    }))
+}
+
+/// A file that is missing or ends too early is damage; anything else is the disk's.
+fn read_failed(path: &Path, seq: u64, error: &std::io::Error) -> StoreError {
+    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof) {
+        missing(seq)
+    } else {
+        failed(path, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::block::Builder;
+    use crate::codec::Hash16;
+    use crate::record::Record;
+
+    const SMALL: usize = 1 << 10;
+
+    fn open(state: &Path) -> Result<SegmentJournal, StoreError> {
+        let config = EmbeddedConfig {
+            segment_bytes: SMALL,
+            ..EmbeddedConfig::new(state)
+        };
+        SegmentJournal::open(&config)
+    }
+
+    fn block(seq: u64) -> Vec<u8> {
+        let mut block = Builder::new(seq, 7, 1);
+        for fence in 0..seq % 5 {
+            let action = Hash16::of(&[b"an action"]);
+            block.push(&mut Record::TakenOver { action, fence });
+        }
+        block.finish().0
+    }
+
+    fn append(journal: &SegmentJournal, blocks: std::ops::RangeInclusive<u64>) {
+        blocks.for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+    }
+
+    fn seen(journal: &SegmentJournal) -> Vec<u64> {
+        let mut seen = Vec::new();
+        let mut each = |seq, bytes: &[u8]| {
+            assert!(bytes == block(seq), "block {seq}");
+            seen.push(seq);
+            Ok(())
+        };
+        journal.scan(0, &mut each).unwrap();
+        seen
+    }
+
+    fn last_file(state: &Path) -> PathBuf {
+        let directory = directory(state);
+        path(&directory, *names(&directory).unwrap().last().unwrap())
+    }
+
+    #[test]
+    fn blocks_go_on_from_file_to_file_and_over_a_restart() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path()).unwrap();
+        assert_eq!(journal.bounds(), Ok(None));
+        append(&journal, 1..=80);
+        drop(journal);
+        assert!(names(&directory(state.path())).unwrap().len() > 5);
+        let journal = open(state.path()).unwrap();
+        append(&journal, 81..=100);
+        assert_eq!(journal.bounds(), Ok(Some((1, 100))));
+        assert_eq!(seen(&journal), (1..=100).collect::<Vec<_>>());
+        assert_eq!(journal.block(101), Err(missing(101)));
+        assert!(journal.append(102, &block(102)).is_err());
+    }
+
+    #[test]
+    fn what_is_let_go_is_given_back_to_the_disk() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path()).unwrap();
+        append(&journal, 1..=100);
+        let before = names(&directory(state.path())).unwrap().len();
+        journal.truncate_before(85).unwrap();
+        assert_eq!(journal.bounds(), Ok(Some((85, 100))));
+        assert_eq!(journal.block(84), Err(missing(84)));
+        assert!(names(&directory(state.path())).unwrap().len() < before / 2);
+        drop(journal);
+        let journal = open(state.path()).unwrap();
+        assert_eq!(seen(&journal), (85..=100).collect::<Vec<_>>());
+        journal.truncate_before(u64::MAX).unwrap();
+        assert_eq!(journal.bounds(), Ok(None));
+        append(&journal, 101..=102);
+        drop(journal);
+        assert_eq!(seen(&open(state.path()).unwrap()), [101, 102]);
+    }
+
+    #[test]
+    fn an_unfinished_block_is_cut_off_by_the_next_one_and_not_before() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path()).unwrap();
+        append(&journal, 1..=6);
+        drop(journal);
+        let file = last_file(state.path());
+        let whole = fs::read(&file).unwrap();
+        for torn in 1..block(6).len() {
+            fs::write(&file, &whole[..whole.len() - torn]).unwrap();
+            let journal = open(state.path()).unwrap();
+            assert_eq!(journal.bounds(), Ok(Some((1, 5))), "{torn}");
+            assert_eq!(fs::read(&file).unwrap().len(), whole.len() - torn);
+            append(&journal, 6..=6);
+            drop(journal);
+            assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
+        }
+    }
+
+    #[test]
+    fn a_table_that_was_not_finished_is_written_again() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path()).unwrap();
+        append(&journal, 1..=6);
+        journal.finish_file().unwrap();
+        drop(journal);
+        let file = last_file(state.path());
+        let whole = fs::read(&file).unwrap();
+        for torn in 1..=4 * 7 + TRAILER_BYTES {
+            fs::write(&file, &whole[..whole.len() - torn]).unwrap();
+            let journal = open(state.path()).unwrap();
+            assert_eq!(journal.bounds(), Ok(Some((1, 6))), "{torn}");
+            journal.finish_file().unwrap();
+            drop(journal);
+            assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
+        }
+    }
+
+    #[test]
+    fn damage_and_missing_files_are_found() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path()).unwrap();
+        append(&journal, 1..=60);
+        drop(journal);
+        let file = last_file(state.path());
+        let whole = fs::read(&file).unwrap();
+        let mut flipped = whole.clone();
+        flipped[50] ^= 1;
+        fs::write(&file, flipped).unwrap();
+        assert!(matches!(open(state.path()), Err(StoreError::Damaged { .. })));
+        fs::write(&file, whole).unwrap();
+        let middle = names(&directory(state.path())).unwrap()[2];
+        let middle = path(&directory(state.path()), middle);
+        let bytes = fs::read(&middle).unwrap();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 4;
+            fs::write(&middle, flipped).unwrap();
+            let found = open(state.path()).and_then(|journal| journal.scan(0, &mut |_, _| Ok(())));
+            assert!(
+                matches!(found, Err(StoreError::Damaged { .. } | StoreError::Newer { .. })),
+                "{at}: {found:?}"
+            );
+        }
+        fs::remove_file(&middle).unwrap();
+        assert!(matches!(open(state.path()), Err(StoreError::Damaged { .. })));
+    }
+}
