@@ -2,8 +2,8 @@
 
 use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName};
 use effectd_contracts::{
-    Attempt, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome, Receipt,
-    ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
+    Attempt, Cost, DecisionData, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis,
+    Outcome, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
 };
 use effectd_policy::redact::prune_result;
 use serde_json::{Map, Value, json};
@@ -75,7 +75,7 @@ pub(crate) fn ran(parts: &Parts, action: &Action<Finished>, artifacts: Vec<Strin
     let params_digest = claimed.terms().params_digest;
     let letter = ended
         .dead_letter
-        .then(|| letter(&action.request, &receipt, ended.attempts.len()));
+        .then(|| letter(&action.ticket, &action.request, &receipt, ended.attempts.len()));
     let completion = completion(
         parts,
         &action.ticket,
@@ -113,7 +113,9 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
         artifacts: Vec::new(),
     };
     let receipt = receipt(parts, account);
-    let letter = refusal.dead_letter.then(|| letter(&action.request, &receipt, 0));
+    let letter = refusal
+        .dead_letter
+        .then(|| letter(&action.ticket, &action.request, &receipt, 0));
     let digest = parts.identity.keyed(&action.request.params_digest());
     let completion = completion(
         parts,
@@ -243,15 +245,28 @@ fn outputs(
     shown
 }
 
-fn letter(request: &effectd_contracts::ActionRequest, receipt: &Receipt, attempts: usize) -> NewLetter {
+/// The dead letter of an action: the whole decision, so that it can be put on the bus again as it was.
+fn letter(
+    ticket: &Ticket,
+    request: &effectd_contracts::ActionRequest,
+    receipt: &Receipt,
+    attempts: usize,
+) -> NewLetter {
     let failure = receipt.error.as_ref();
+    let decision = DecisionData {
+        request: request.clone(),
+        principal: ticket.principal.clone(),
+        origin: ticket.origin.clone(),
+        contract: None,
+        clock_skew_ms: None,
+    };
     NewLetter {
         topic: Topic::ActionDecision.into(),
         code: failure.map_or_else(String::new, |failure| failure.code.to_string()),
         detail: failure.map_or_else(String::new, |failure| failure.message.clone()),
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
         // Plain data with text keys, for which serde_json has no failure.
-        payload: serde_json::to_vec(request).unwrap_or_default(),
+        payload: serde_json::to_vec(&decision).unwrap_or_default(),
     }
 }
 

@@ -28,7 +28,7 @@ pub const HEADER_BYTES: usize = 40;
 const LENGTH_BYTES: usize = 4;
 /// Memory of a block that is kept for the next: more than that is given back.
 const SPARE_BYTES_MAX: usize = 2 << 20;
-/// The mark that a block begins with.
+/// What every block begins with.
 pub(crate) const MAGIC: &[u8; 4] = b"efjb";
 
 /// What a block says about itself.
@@ -190,6 +190,14 @@ pub fn check(bytes: &[u8]) -> Result<Header, BlockError> {
         records,
         checksum: stated,
     })
+}
+
+/// A whole block at the beginning of some bytes, and its length.
+pub(crate) fn whole_at(bytes: &[u8]) -> Option<(Header, usize)> {
+    let len = u32::from_be_bytes(*bytes.get(32..36)?.first_chunk()?) as usize;
+    let whole = HEADER_BYTES.checked_add(len)?;
+    let header = check(bytes.get(..whole)?).ok()?;
+    Some((header, whole))
 }
 
 /// The records of a block that was checked, each with its place in the block.

@@ -8,6 +8,7 @@ mod completions;
 mod epochs;
 mod families;
 mod groups;
+mod letters;
 mod topics;
 
 pub(crate) use claims::{Admittance, DraftClaim, Verdict};

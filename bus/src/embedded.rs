@@ -14,7 +14,9 @@ mod index;
 mod journal;
 mod manifest;
 mod merge;
+pub mod rescue;
 mod run;
+pub mod salvage;
 mod segments;
 
 use std::fs::{File, OpenOptions};
@@ -135,10 +137,7 @@ struct Embedded {
 
 impl Medium for Embedded {
     fn open(&self) -> Result<Opened, StoreError> {
-        let journal: Arc<dyn Journal> = match kind(&self.config) {
-            JournalKind::Segments => Arc::new(SegmentJournal::open(&self.config)?),
-            JournalKind::Sled => Arc::new(released(|| SledJournal::open(&self.config))?),
-        };
+        let journal = open_journal(&self.config)?;
         let index = match FileIndex::open(&self.config) {
             Ok(index) => index,
             // The index is made from the journal, and can be made again.
@@ -165,9 +164,21 @@ impl Medium for Embedded {
         })
     }
 
+    fn letter_files(&self) -> Option<PathBuf> {
+        Some(self.config.state.join("bus").join("dlq"))
+    }
+
     fn release(&self) {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+/// Opens the journal of a state directory that is ours.
+fn open_journal(config: &EmbeddedConfig) -> Result<Arc<dyn Journal>, StoreError> {
+    Ok(match kind(config) {
+        JournalKind::Segments => Arc::new(SegmentJournal::open(config)?),
+        JournalKind::Sled => Arc::new(released(|| SledJournal::open(config))?),
+    })
 }
 
 /// What carries the journal: what is there, or else what is asked for.

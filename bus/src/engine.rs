@@ -6,6 +6,7 @@
 
 mod audit;
 mod drafts;
+mod mirror;
 mod queries;
 mod queue;
 mod reads;
@@ -14,6 +15,7 @@ mod serve;
 mod writer;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -30,12 +32,15 @@ use crate::watch::Signal;
 pub use audit::Audit;
 pub(crate) use queue::Finish;
 use queue::Queue;
+pub(crate) use recover::{damaged, rebuilt};
 
 /// Opens what a local store lies in. Called once at start, and again after every error of the disk.
 pub(crate) trait Medium: Send + Sync {
     fn open(&self) -> Result<Opened, StoreError>;
     /// Whether new work must be refused for want of space.
     fn is_full(&self) -> bool;
+    /// Where dead letters are to be found as files, if anywhere.
+    fn letter_files(&self) -> Option<PathBuf>;
     /// Lets others open it; nothing of it is open here any more.
     fn release(&self);
 }
@@ -64,6 +69,8 @@ pub(crate) struct Live {
     pub(crate) open_keys: HashMap<Hash16, (Digest, ActionId)>,
     /// Ends of topics.
     pub(crate) ends: HashMap<TopicName, u64>,
+    /// Dead letters that were requeued or purged since the store was opened.
+    pub(crate) letters_ended: u64,
 }
 
 /// What all threads of a store share.
@@ -75,6 +82,8 @@ pub(crate) struct Shared {
     pub(crate) queue: Queue,
     served: RwLock<Arc<Served>>,
     signals: Mutex<HashMap<TopicName, Arc<Signal>>>,
+    /// Dead letters came or went.
+    pub(crate) letters: Arc<Signal>,
 }
 
 /// A store in this process: the memory engine or the embedded one. Clones are handles to the same store, which closes
@@ -144,6 +153,7 @@ impl LocalStore {
             queue: Queue::default(),
             served: RwLock::new(Arc::new(recovered.served)),
             signals: Mutex::default(),
+            letters: Arc::default(),
         });
         let thread = writer::spawn(shared.clone(), recovered.state)?;
         Ok(LocalStore {

@@ -107,6 +107,10 @@ pub struct Effects {
     pub closed: Vec<Hash16>,
     /// Topics on which there is news.
     pub news: BTreeSet<TopicName>,
+    /// Dead letters that came.
+    pub letters_begun: u64,
+    /// Dead letters that went.
+    pub letters_ended: u64,
     /// Sealing epochs whose keys are to be destroyed now.
     pub closed_epochs: Vec<u32>,
 }

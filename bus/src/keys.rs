@@ -285,6 +285,8 @@ impl Stored {
 pub struct LetterAt {
     /// When it was set aside.
     pub at_ms: i64,
+    /// What its cause is known by.
+    pub fingerprint: Hash16,
     /// Its record.
     pub record: Place,
     /// Its detail.
@@ -296,8 +298,9 @@ pub struct LetterAt {
 impl LetterAt {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(48);
+        let mut out = Vec::with_capacity(64);
         put_i64(&mut out, self.at_ms);
+        out.extend_from_slice(&self.fingerprint.0);
         self.record.encode(&mut out);
         self.detail.encode(&mut out);
         self.payload.encode(&mut out);
@@ -309,6 +312,7 @@ impl LetterAt {
         let mut reader = Reader::new(bytes, 0);
         let letter = LetterAt {
             at_ms: reader.i64()?,
+            fingerprint: Hash16(reader.array()?),
             record: Place::decode(&mut reader)?,
             detail: Stored::decode(&mut reader)?,
             payload: Stored::decode(&mut reader)?,

@@ -22,6 +22,7 @@ pub mod record;
 pub mod block;
 pub mod keys;
 
+pub mod fingerprint;
 pub mod fold;
 
 mod filter;
@@ -57,7 +58,9 @@ pub use types::families::{Change, Changed, Entry, EntryChange, EntryPage, Expect
 pub use types::groups::{
     Delivery, Exhausted, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement,
 };
-pub use types::letters::{LetterOrigin, LetterPage, NewLetter, StoredLetter};
+pub use types::letters::{
+    Fingerprint, LetterGroup, LetterOrigin, LetterPage, NewLetter, Requeued, StoredLetter,
+};
 pub use types::receipts::{
     Committed, Completion, Cursor, Link, NewReceipt, Order, ReceiptPage, ReceiptQuery, StoredReceipt,
 };

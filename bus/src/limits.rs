@@ -51,6 +51,12 @@ pub const RESOURCES_MAX: usize = 16;
 pub const RESOURCE_BYTES_MAX: usize = 8_192;
 /// Longest free text beside a dead letter or nack: a line a person reads.
 pub const DETAIL_BYTES_MAX: usize = 2_048;
+/// Words of a dead letter's detail that its fingerprint is made of: what follows is mostly the particular case.
+pub const FINGERPRINT_WORDS_MAX: usize = 32;
+/// Most causes that dead letters are grouped by in one answer: a person reads them.
+pub const LETTER_GROUPS_MAX: usize = 1_000;
+/// Most gaps in a damaged journal that a salvage names one by one.
+pub const SALVAGE_GAPS_MAX: usize = 1_000;
 /// Most leases, links and events that one completion may settle: as many parked twins as one action may have.
 pub const COMPLETION_ITEMS_MAX: usize = 1_024;
 /// Longest key of a family entry.

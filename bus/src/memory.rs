@@ -1,5 +1,6 @@
 //! The memory engine: the same engine on a journal in memory, for tests, and as the model for the durable ones.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use effectd_contracts::Clock;
@@ -36,6 +37,10 @@ impl Medium for MemoryDisk {
 
     fn is_full(&self) -> bool {
         false
+    }
+
+    fn letter_files(&self) -> Option<PathBuf> {
+        None
     }
 
     fn release(&self) {}

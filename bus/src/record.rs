@@ -114,12 +114,21 @@ pub enum Record {
         /// Which epoch.
         epoch: u32,
     },
+    /// A dead letter was requeued or purged.
+    LetterEnded {
+        /// Which letter.
+        letter: u64,
+        /// The action that may have another receipt from now on.
+        reopened: Option<Hash16>,
+    },
     /// A dead letter was sealed again under a newer epoch.
     LetterResealed {
         /// Which letter.
         letter: u64,
         /// When it was set aside.
         at_ms: i64,
+        /// What its cause is known by.
+        fingerprint: Hash16,
         /// Where its own record lies.
         record: Place,
         /// Its detail.
@@ -208,6 +217,8 @@ pub struct LetterRecord {
     pub action_id: Option<ActionId>,
     /// A stable word for the cause.
     pub code: String,
+    /// What its cause is known by.
+    pub fingerprint: Hash16,
     /// How often it was tried.
     pub attempts: u32,
     /// Why, for people.

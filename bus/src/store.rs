@@ -11,7 +11,7 @@ use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, Fence, Looku
 use crate::types::events::{EventPage, NewEvent, Published};
 use crate::types::families::{Change, Changed, Entry, EntryPage};
 use crate::types::groups::{GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement};
-use crate::types::letters::{LetterPage, StoredLetter};
+use crate::types::letters::{LetterGroup, LetterPage, Requeued, StoredLetter};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
 use crate::vault::EpochReport;
 use crate::wait::Wait;
@@ -32,7 +32,8 @@ use crate::watch::Watch;
 /// 5. **At least once, counted.** An event is delivered to a group until it is settled; the count of its deliveries
 ///    survives a crash. A group's committed position never goes back, except by `seek`.
 /// 6. **One receipt per action.** `commit` is idempotent by receipt id, and refuses a second receipt, other content
-///    under a used id, and an old fence. No event of a completion exists without its receipt.
+///    under a used id, and an old fence. No event of a completion exists without its receipt. Only `requeue` of its dead
+///    letter opens an action again; the failing receipt stays, under its own id.
 /// 7. **One winner per key.** Of all claims on one key in one space, one is granted at a time, and none after an `ok`
 ///    receipt with the same parameters, until a later effect on the same resource retires the key.
 /// 8. **Nothing sensitive in clear.** Sealed bodies, intents, details and payloads reach the disk only encrypted.
@@ -161,6 +162,18 @@ pub trait Store: Send + Sync {
 
     /// Dead letters of one topic or of all, oldest first, from a number on.
     fn letters(&self, topic: Option<&TopicName>, from: u64, max: usize) -> Result<LetterPage, StoreError>;
+
+    /// Dead letters of one topic or of all, by what they have in common, most first. Beyond
+    /// [`crate::limits::LETTER_GROUPS_MAX`] causes, further ones are not told.
+    fn letter_groups(&self, topic: Option<&TopicName>) -> Result<Vec<LetterGroup>, StoreError>;
+
+    /// Publishes a dead letter again, as an event that the caller makes of its payload, for the same action and under a
+    /// new id. In one block it is on its topic and a dead letter no more, and its action may have another receipt; the
+    /// failing one stays. Asked again, it does nothing.
+    fn requeue(&self, letter: u64, event: NewEvent) -> Wait<Requeued>;
+
+    /// Forgets dead letters, and says how many there were. Their receipts stay.
+    fn purge(&self, letters: Vec<u64>) -> Wait<u64>;
 
     // ---- housekeeping ----
 

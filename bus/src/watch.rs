@@ -39,6 +39,20 @@ impl Signal {
         self.change(|state| state.closed = true);
     }
 
+    /// Waits for a while, or until it is closed.
+    pub(crate) fn pause(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut state = self.lock();
+        while !state.closed {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.grown.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     fn change(&self, change: impl FnOnce(&mut State)) {
         let wakers = {
             let mut state = self.lock();

@@ -4,6 +4,7 @@ mod backend;
 mod cancel;
 mod completions;
 mod config;
+mod dlq;
 mod doctor;
 mod init;
 mod listing;
@@ -14,6 +15,7 @@ mod run;
 mod serve;
 mod show;
 mod status;
+mod store;
 mod stored;
 mod submit;
 mod told;
@@ -102,6 +104,8 @@ enum Command {
     Receipts(receipts::ReceiptsCommand),
     Policy(policy::PolicyCommand),
     Config(config::ConfigCommand),
+    Dlq(dlq::DlqCommand),
+    Store(store::StoreCommand),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(completions::Man),
@@ -137,6 +141,8 @@ pub fn main() -> ExitCode {
         Command::Cancel(cancel) => cancel.main(&common),
         Command::Serve(serve) => start_serving(serve, &common),
         Command::Config(config) => config.main(&common),
+        Command::Dlq(dlq) => dlq.main(&common),
+        Command::Store(store) => store.main(&common),
         Command::Completions(completions) => completions.main(),
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),

@@ -16,4 +16,5 @@ mod first_use;
 mod one_receipt;
 mod policy_commands;
 mod refusals;
+mod store_commands;
 mod way_of_one_action;

@@ -6,14 +6,25 @@ use effectd_contracts::Status;
 
 use super::values::{action, claim, completion, event, group, receipt_id, sealed_event, topic};
 use super::{Bench, Case};
+use crate::error::StoreError;
 use crate::types::events::Body;
 use crate::types::groups::Settled;
-use crate::types::letters::{LetterOrigin, NewLetter};
+use crate::types::letters::{LetterOrigin, NewLetter, Requeued};
 
 pub(super) const CASES: &[Case] = &[
     ("a terminated delivery is a dead letter at once", terminated),
     ("a completion brings its dead letter with it", completed),
     ("dead letters are listed by topic, in pages", listed),
+    ("dead letters of one cause are counted together", grouped),
+    (
+        "a dead letter is requeued once, and its action may end again",
+        requeued,
+    ),
+    (
+        "a letter whose action has ended otherwise is not requeued",
+        overtaken,
+    ),
+    ("a purged letter is gone, and its receipt stays", purged),
 ];
 
 fn terminated(bench: &mut Bench<'_>) {
@@ -120,4 +131,124 @@ fn listed(bench: &mut Bench<'_>) {
         (0..300).filter(|n| n % 3 != 0).collect::<Vec<_>>()
     );
     assert_eq!(all(Some("none")), [0; 0]);
+}
+
+/// Ends an action with an error and a dead letter.
+fn fail(bench: &Bench<'_>, id: &str, code: &str, detail: &str) {
+    let mut done = completion(&claim(id, id, "p"), Status::Error, None);
+    done.letter = Some(NewLetter {
+        topic: topic("ACTION_DECISION"),
+        code: code.into(),
+        detail: detail.into(),
+        attempts: 2,
+        payload: format!("the request of {id}").into_bytes(),
+    });
+    bench.store.commit(done).wait().unwrap();
+}
+
+fn grouped(bench: &mut Bench<'_>) {
+    for n in 0..60 {
+        bench.clock.advance(Duration::from_secs(1));
+        let (code, detail) = match n % 3 {
+            0 => ("timed_out", format!("no answer within {n} ms")),
+            1 => ("internal", format!("child {n} died in /tmp/{n}/x")),
+            _ => ("internal", format!("no answer within {n} ms")),
+        };
+        fail(bench, &n.to_string(), code, &detail);
+    }
+    bench.store.purge(vec![0, 3]).wait().unwrap();
+    for _ in 0..2 {
+        let groups = bench.store.letter_groups(None).unwrap();
+        let seen: Vec<_> = groups
+            .iter()
+            .map(|group| (group.code.as_str(), group.count, group.newest))
+            .collect();
+        assert_eq!(
+            seen,
+            [("internal", 20, 59), ("internal", 20, 58), ("timed_out", 18, 57)]
+        );
+        let of = |n: u64| bench.store.letter(n).unwrap().unwrap();
+        assert_eq!(groups[2].fingerprint, of(6).fingerprint);
+        assert_eq!((groups[2].first, groups[2].last), (of(6).time, of(57).time));
+        assert_ne!(groups[0].fingerprint, groups[1].fingerprint);
+        assert_eq!(bench.store.letter_groups(Some(&topic("other"))), Ok(Vec::new()));
+        bench.reopen();
+    }
+}
+
+fn requeued(bench: &mut Bench<'_>) {
+    fail(bench, "a", "timed_out", "no answer");
+    let again = || sealed_event("again-a", "a", b"the decision");
+    let first = bench.store.requeue(0, again()).wait();
+    assert_eq!(first, Ok(Requeued::Published { offset: 0 }));
+    for _ in 0..2 {
+        assert_eq!(bench.store.requeue(0, again()).wait(), Ok(Requeued::Gone));
+        assert_eq!(bench.store.letter(0), Ok(None));
+        assert_eq!(bench.store.letters(None, 0, 9).unwrap().letters, []);
+        assert_eq!(
+            bench
+                .store
+                .read(&topic("ACTION_DECISION"), 0, 9)
+                .unwrap()
+                .events
+                .len(),
+            1
+        );
+        assert_eq!(bench.store.receipt_of(&action("a")), Ok(None));
+        assert!(bench.store.receipt(&receipt_id("receipt-a")).unwrap().is_some());
+        bench.reopen();
+    }
+    let mut done = completion(&claim("a", "a", "p"), Status::Ok, None);
+    done.receipt.receipt_id = receipt_id("second");
+    done.events.clear();
+    bench.store.commit(done).wait().unwrap();
+    let receipt = bench.store.receipt_of(&action("a")).unwrap().unwrap();
+    assert_eq!(receipt.receipt_id, receipt_id("second"));
+    let unknown = bench.store.requeue(1, again()).wait();
+    assert!(matches!(unknown, Err(StoreError::NotFound { .. })), "{unknown:?}");
+}
+
+fn overtaken(bench: &mut Bench<'_>) {
+    fail(bench, "a", "timed_out", "no answer");
+    let other = bench.store.requeue(0, sealed_event("x", "b", b"")).wait();
+    assert!(matches!(other, Err(StoreError::Conflict { .. })), "{other:?}");
+    let (t, g) = (topic("t"), group("g"));
+    bench
+        .store
+        .publish(&t, vec![sealed_event("1", "a", b"")])
+        .wait()
+        .unwrap();
+    let leased = bench
+        .store
+        .lease(&t, &g, 1, Duration::from_secs(9))
+        .wait()
+        .unwrap();
+    bench
+        .store
+        .term(leased.deliveries[0].lease_id, "c", "")
+        .wait()
+        .unwrap();
+    // The second letter is about the same action, which has ended with another receipt than the letter's.
+    let ended = bench.store.requeue(1, sealed_event("x", "a", b"")).wait();
+    assert!(
+        matches!(ended, Err(StoreError::AlreadyReceipted { .. })),
+        "{ended:?}"
+    );
+    let old = bench.store.requeue(1, sealed_event("1", "a", b"")).wait();
+    assert!(old.is_err(), "{old:?}");
+}
+
+fn purged(bench: &mut Bench<'_>) {
+    fail(bench, "a", "c", "");
+    fail(bench, "b", "c", "");
+    assert_eq!(bench.store.purge(vec![0, 0, 7]).wait(), Ok(1));
+    bench.reopen();
+    assert_eq!(bench.store.purge(vec![0]).wait(), Ok(0));
+    let letters = bench
+        .store
+        .letters(Some(&topic("ACTION_DECISION")), 0, 9)
+        .unwrap();
+    let numbers: Vec<u64> = letters.letters.iter().map(|letter| letter.letter).collect();
+    assert_eq!(numbers, [1]);
+    assert!(bench.store.receipt_of(&action("a")).unwrap().is_some());
 }

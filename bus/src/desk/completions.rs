@@ -7,6 +7,7 @@ use super::topics::index_damaged;
 use super::{Desk, DraftEvent};
 use crate::codec::Hash16;
 use crate::error::StoreError;
+use crate::fingerprint::fingerprint;
 use crate::keys::{self, ReceiptAt};
 use crate::names::TopicName;
 use crate::record::{Blob, LetterRecord, ReceiptRecord, Record};
@@ -259,6 +260,7 @@ impl Desk<'_> {
             delivery: None,
             receipt_id: Some(receipt_id),
             action_id: Some(action_id),
+            fingerprint: fingerprint(&letter.code, &letter.detail),
             code: letter.code,
             attempts: letter.attempts,
             detail: self.seal(Kind::Detail, &context, letter.detail.as_bytes())?,

@@ -113,6 +113,7 @@ impl Desk<'_> {
                 records.push(Record::LetterResealed {
                     letter,
                     at_ms: at.at_ms,
+                    fingerprint: at.fingerprint,
                     record: at.record,
                     detail: self.seal_again(Kind::Detail, &context, at.detail)?,
                     payload: self.seal_again(Kind::Letter, &context, at.payload)?,

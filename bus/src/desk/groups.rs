@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Desk;
 use crate::error::StoreError;
+use crate::fingerprint::fingerprint;
 use crate::fold::LeaseOf;
 use crate::fold::groups::{Group, Hold, Pending};
 use crate::limits::GROUPS_MAX;
@@ -146,6 +147,7 @@ impl Desk<'_> {
             receipt_id: None,
             action_id: event.action_id,
             code: code.to_owned(),
+            fingerprint: fingerprint(code, detail),
             attempts,
             detail: self.seal(Kind::Detail, &context, detail.as_bytes())?,
             payload,

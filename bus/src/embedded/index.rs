@@ -50,7 +50,11 @@ struct Work {
 
 impl FileIndex {
     pub(crate) fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
-        let dir = config.state.join("index");
+        Self::open_dir(&config.state.join("index"), config.index_cache_bytes)
+    }
+
+    pub(super) fn open_dir(dir: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
+        let dir = dir.to_owned();
         let manifest = Manifest::read(&dir)?.unwrap_or_else(Manifest::empty);
         remove_strays(&dir, &manifest)?;
         let runs = manifest
@@ -60,7 +64,7 @@ impl FileIndex {
             .collect::<Result<Vec<_>, StoreError>>()?;
         Ok(FileIndex {
             dir,
-            cache: Cache::new(config.index_cache_bytes),
+            cache: Cache::new(cache_bytes),
             runs: RwLock::new(runs),
             work: Mutex::new(Work {
                 next_run: manifest.next_run,
@@ -70,6 +74,13 @@ impl FileIndex {
             }),
             spoiled: AtomicBool::new(false),
         })
+    }
+
+    /// Reads every chunk of every run.
+    pub(super) fn verify(&self) -> Result<(), StoreError> {
+        let runs = self.runs().clone();
+        runs.iter()
+            .try_for_each(|run| (0..run.chunks()).try_for_each(|number| run.read(number).map(drop)))
     }
 
     fn runs(&self) -> RwLockReadGuard<'_, Vec<Arc<Run>>> {

@@ -499,6 +499,12 @@ fn path(directory: &Path, first: u64) -> PathBuf {
     directory.join(format!("{first:020}.{ENDING}"))
 }
 
+/// All files with blocks, in order.
+pub(super) fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let names = names(directory)?;
+    Ok(names.into_iter().map(|first| path(directory, first)).collect())
+}
+
 /// The first blocks of all files, in order.
 fn names(directory: &Path) -> Result<Vec<u64>, StoreError> {
     let at_path = |error: std::io::Error| failed(directory, &error);

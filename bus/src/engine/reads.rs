@@ -1,21 +1,24 @@
 //! Reading: from the index to the journal to the vault. Readers never wait for the writer.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use effectd_contracts::{EventId, Timestamp};
 
 use super::queries::next_posting;
 use super::{Served, Shared, timestamp};
 use crate::block;
-use crate::codec::{Malformed, Place, Reader, Span};
+use crate::codec::{Hash16, Malformed, Place, Reader, Span};
 use crate::desk::{entry_context, index_damaged, letter_context};
 use crate::error::StoreError;
 use crate::journal::ADVICE;
 use crate::keys::{self, Dimension, EntryAt, LetterAt, Resolution, Run, Stored};
-use crate::limits::{PAGE_BYTES_MAX, PAGE_ITEMS_MAX};
+use crate::limits::{LETTER_GROUPS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX};
 use crate::names::{FamilyName, TopicName};
 use crate::record::{EventRecord, LetterRecord, Payload, Record};
 use crate::types::events::{Body, EventPage, StoredEvent};
-use crate::types::families::{Entry, EntryPage};
-use crate::types::letters::{LetterOrigin, LetterPage, StoredLetter};
+use crate::types::families::{self, EntryPage};
+use crate::types::letters::{Fingerprint, LetterGroup, LetterOrigin, LetterPage, StoredLetter};
 use crate::types::receipts::StoredReceipt;
 use crate::vault::Kind;
 
@@ -239,6 +242,7 @@ impl Shared {
             | Record::Sought { .. }
             | Record::Configured { .. }
             | Record::EpochClosed { .. }
+            | Record::LetterEnded { .. }
             | Record::LetterResealed { .. } => Err(unexpected(at.record)),
         }
     }
@@ -268,6 +272,7 @@ impl Shared {
             origin,
             action_id: record.action_id,
             code: record.code,
+            fingerprint: Fingerprint(at.fingerprint),
             detail: self.read_body(served, at.detail, Kind::Detail, &context)?,
             attempts: record.attempts,
             payload: self.read_body(served, at.payload, Kind::Letter, &context)?,
@@ -286,14 +291,9 @@ impl Shared {
         let mut bytes = 0;
         let mut at = from;
         loop {
-            let next = match topic {
-                Some(topic) => {
-                    let value = keys::text_hash(topic.as_str());
-                    next_posting(&served, Dimension::LetterTopic, value, at)?
-                }
-                None => next_letter(&served, at)?,
+            let Some(letter) = next_of(&served, topic, at)? else {
+                return Ok(page);
             };
-            let Some(letter) = next else { return Ok(page) };
             if page.letters.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
                 page.next = Some(letter);
                 return Ok(page);
@@ -308,9 +308,72 @@ impl Shared {
         }
     }
 
+    /// The first letter from a number on.
+    pub(crate) fn next_letter_at(
+        &self,
+        served: &Served,
+        from: u64,
+    ) -> Result<Option<(u64, LetterAt)>, StoreError> {
+        let Some((key, value)) = served.table.view(None).next(&keys::letter(from), b"E")? else {
+            return Ok(None);
+        };
+        let number = key.last_chunk::<8>().map(|number| u64::from_be_bytes(*number));
+        let at = LetterAt::decode(&value).map_err(|error| index_damaged(&error))?;
+        Ok(number.map(|number| (number, at)))
+    }
+
+    pub(crate) fn letter_groups(&self, topic: Option<&TopicName>) -> Result<Vec<LetterGroup>, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let mut groups: HashMap<Hash16, (LetterGroup, LetterAt)> = HashMap::new();
+        let mut at = 0;
+        while let Some(letter) = next_of(&served, topic, at)? {
+            at = letter + 1;
+            let Some(bytes) = served.table.view(None).get(&keys::letter(letter))? else {
+                continue;
+            };
+            let found = LetterAt::decode(&bytes).map_err(|error| index_damaged(&error))?;
+            let time = timestamp(found.at_ms);
+            let len = groups.len();
+            match groups.entry(found.fingerprint) {
+                Entry::Occupied(mut known) => {
+                    let (group, newest) = known.get_mut();
+                    group.count += 1;
+                    group.last = group.last.max(time);
+                    group.first = group.first.min(time);
+                    group.newest = letter;
+                    *newest = found;
+                }
+                Entry::Vacant(_) if len >= LETTER_GROUPS_MAX => {}
+                Entry::Vacant(new) => {
+                    let group = LetterGroup {
+                        fingerprint: Fingerprint(found.fingerprint),
+                        code: String::new(),
+                        count: 1,
+                        first: time,
+                        last: time,
+                        newest: letter,
+                    };
+                    new.insert((group, found));
+                }
+            }
+        }
+        let mut named = Vec::with_capacity(groups.len());
+        for (mut group, at) in groups.into_values() {
+            group.code = self.read_letter_record(&served, at)?.code;
+            named.push(group);
+        }
+        named.sort_by_key(|group| std::cmp::Reverse((group.count, group.newest)));
+        Ok(named)
+    }
+
     // ---- families ----
 
-    pub(crate) fn read_entry(&self, family: &FamilyName, key: &str) -> Result<Option<Entry>, StoreError> {
+    pub(crate) fn read_entry(
+        &self,
+        family: &FamilyName,
+        key: &str,
+    ) -> Result<Option<families::Entry>, StoreError> {
         let served = self.served();
         served.alive()?;
         let found = served.table.view(None).get(&keys::entry(family, key))?;
@@ -325,10 +388,10 @@ impl Shared {
         family: &FamilyName,
         key: &str,
         at: &[u8],
-    ) -> Result<Entry, StoreError> {
+    ) -> Result<families::Entry, StoreError> {
         let EntryAt { version, value } = EntryAt::decode(at).map_err(|error| index_damaged(&error))?;
         let value = self.read_body(served, value, Kind::Entry, &entry_context(family, key))?;
-        Ok(Entry {
+        Ok(families::Entry {
             key: key.to_owned(),
             version,
             value,
@@ -436,6 +499,17 @@ fn part_of(bytes: &[u8], record: Span, part: Span) -> Result<&[u8], StoreError> 
     range
         .and_then(|range| bytes.get(range))
         .ok_or_else(|| index_damaged(&Malformed("a body outside its record")))
+}
+
+/// The next letter of a topic, or of all, which may be gone.
+fn next_of(served: &Served, topic: Option<&TopicName>, from: u64) -> Result<Option<u64>, StoreError> {
+    match topic {
+        Some(topic) => {
+            let value = keys::text_hash(topic.as_str());
+            next_posting(served, Dimension::LetterTopic, value, from)
+        }
+        None => next_letter(served, from),
+    }
 }
 
 fn next_letter(served: &Served, from: u64) -> Result<Option<u64>, StoreError> {

@@ -80,6 +80,7 @@ pub(crate) fn recover(
             .iter()
             .map(|(name, topic)| (name.clone(), topic.end))
             .collect(),
+        letters_ended: 0,
     };
     Ok(Recovered {
         served: Served {
@@ -90,6 +91,16 @@ pub(crate) fn recover(
         },
         state,
     })
+}
+
+/// Brings the index of a medium up to the end of its journal, whatever was gathered.
+pub(crate) fn rebuilt(medium: &dyn Medium, clock: &dyn Clock, vault: &Vault) -> Result<(), StoreError> {
+    let Recovered { served, state } = recover(medium, clock, vault)?;
+    if served.table.lag() > 0 {
+        served.table.freeze(vouch(&state));
+        served.table.move_layer()?;
+    }
+    Ok(())
 }
 
 fn restore(vouch: &Vouch, when: When) -> Result<Fold, StoreError> {

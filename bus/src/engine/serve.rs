@@ -23,7 +23,7 @@ use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, Fence, Looku
 use crate::types::events::{EventPage, NewEvent, Published};
 use crate::types::families::{Change, Changed, Entry, EntryPage};
 use crate::types::groups::{Delivery, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement};
-use crate::types::letters::{LetterPage, StoredLetter};
+use crate::types::letters::{LetterGroup, LetterPage, Requeued, StoredLetter};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
 use crate::vault::{EpochReport, Kind, Vault};
 use crate::wait::{Wait, promise};
@@ -344,6 +344,26 @@ impl Store for LocalStore {
 
     fn letters(&self, topic: Option<&TopicName>, from: u64, max: usize) -> Result<LetterPage, StoreError> {
         self.shared().read_letters(topic, from, max)
+    }
+
+    fn letter_groups(&self, topic: Option<&TopicName>) -> Result<Vec<LetterGroup>, StoreError> {
+        self.shared().letter_groups(topic)
+    }
+
+    fn requeue(&self, letter: u64, event: NewEvent) -> Wait<Requeued> {
+        let bytes = event.body.bytes().len();
+        or_refuse(
+            self.shared()
+                .draft_event(event)
+                .map(|draft| self.submit(bytes, move |desk| desk.requeue(letter, draft))),
+        )
+    }
+
+    fn purge(&self, letters: Vec<u64>) -> Wait<u64> {
+        or_refuse(
+            bound("letters in one purge", letters.len(), PAGE_ITEMS_MAX)
+                .map(|()| self.submit(0, move |desk| desk.purge(&letters))),
+        )
     }
 
     fn close_epochs(&self, before: Timestamp) -> Wait<EpochReport> {

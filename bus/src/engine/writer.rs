@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::queue::{Job, Reply};
 use super::recover::{Recovered, WriterState, recover};
-use super::{Served, Shared};
+use super::{Served, Shared, mirror};
 use crate::block::Builder;
 use crate::desk::Desk;
 use crate::error::StoreError;
@@ -29,6 +29,7 @@ pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<JoinHandl
                 shared,
                 state: Some(state),
                 mover: None,
+                mirror: None,
                 sync: Duration::ZERO,
                 batch: 0,
                 company: 0,
@@ -46,6 +47,8 @@ struct Writer {
     /// `None` after an error, until the store is open again.
     state: Option<WriterState>,
     mover: Option<JoinHandle<()>>,
+    /// Keeps the files of dead letters.
+    mirror: Option<JoinHandle<()>>,
     /// How long a sync takes, smoothed.
     sync: Duration,
     /// How many are decided together this time.
@@ -58,6 +61,9 @@ struct Writer {
 
 impl Writer {
     fn run(mut self) {
+        if let Err(error) = self.ensure_open() {
+            tracing::warn!(%error, "a thread of the store could not be started; it is tried again with the first write");
+        }
         while let Some(jobs) = self
             .shared
             .queue
@@ -211,6 +217,7 @@ impl Writer {
             for key in effects.closed {
                 live.open_keys.remove(&key);
             }
+            live.letters_ended += effects.letters_ended;
             for topic in &effects.news {
                 live.ends.insert(topic.clone(), state.fold.end(topic));
             }
@@ -223,6 +230,9 @@ impl Writer {
         meters
             .intents_open
             .store(state.fold.claims().len() as u64, Ordering::Relaxed);
+        if effects.letters_begun + effects.letters_ended > 0 {
+            self.shared.letters.raise();
+        }
         let signals = self.shared.signals();
         effects
             .news
@@ -259,9 +269,19 @@ impl Writer {
                 })
             };
             let Recovered { served, state } = opened.unwrap_or_else(panicked)?;
+            // Whatever went unseen, the files of dead letters are written anew.
+            let mut live = served.live.write().unwrap_or_else(PoisonError::into_inner);
+            live.letters_ended = (shared.meters.reopens.get() + 1) << 32;
+            drop(live);
             *shared.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
             shared.meters.reopens.inc();
+            shared.letters.raise();
             self.state = Some(state);
+        }
+        if self.mirror.is_none()
+            && let Some(dir) = self.shared.medium.letter_files()
+        {
+            self.mirror = Some(mirror::spawn(self.shared.clone(), dir)?);
         }
         if self.mover.is_none() {
             let served = self.shared.served();
@@ -289,6 +309,10 @@ impl Writer {
 
     /// Writes the rest of the index, so that the next open is quick.
     fn finish(mut self) {
+        self.shared.letters.close();
+        if let Some(mirror) = self.mirror.take() {
+            let _ = mirror.join();
+        }
         let served = self.shared.served();
         served.table.stop();
         if let Some(mover) = self.mover.take() {

@@ -106,15 +106,25 @@ impl Fold {
                 }
                 Ok(())
             }
+            Record::LetterEnded { letter, reopened } => {
+                effects.index.set(keys::letter(*letter), Cell::Delete);
+                if let Some(action) = reopened {
+                    effects.index.set(keys::action(*action), Cell::Delete);
+                }
+                effects.letters_ended += 1;
+                Ok(())
+            }
             Record::LetterResealed {
                 letter,
                 at_ms,
+                fingerprint,
                 record,
                 detail,
                 payload,
             } => {
                 let moved = LetterAt {
                     at_ms: *at_ms,
+                    fingerprint: *fingerprint,
                     record: *record,
                     detail: Stored::of(place.seq, detail),
                     payload: Stored::of(place.seq, payload),
@@ -234,6 +244,7 @@ impl Fold {
         count(&mut self.next_letter, letter.letter, "a letter out of order")?;
         let at = LetterAt {
             at_ms: when.at_ms,
+            fingerprint: letter.fingerprint,
             record: place,
             detail: Stored::of(place.seq, &letter.detail),
             payload: Stored::of(place.seq, &letter.payload),
@@ -243,6 +254,7 @@ impl Fold {
         effects
             .index
             .post(keys::posting(Dimension::LetterTopic, topic, letter.letter));
+        effects.letters_begun += 1;
         Ok(())
     }
 

@@ -24,6 +24,7 @@ const SOUGHT: u8 = 11;
 const CONFIGURED: u8 = 12;
 const EPOCH_CLOSED: u8 = 13;
 const LETTER_RESEALED: u8 = 14;
+const LETTER_ENDED: u8 = 15;
 
 impl Record {
     /// Appends the record to its block, and turns its drafts into the places where they now lie. `out` holds the block
@@ -90,9 +91,15 @@ impl Record {
                 out.push(EPOCH_CLOSED);
                 put_u64(out, u64::from(*epoch));
             }
+            Record::LetterEnded { letter, reopened } => {
+                out.push(LETTER_ENDED);
+                put_u64(out, *letter);
+                put_optional_hash(out, *reopened);
+            }
             Record::LetterResealed {
                 letter,
                 at_ms,
+                fingerprint,
                 record,
                 detail,
                 payload,
@@ -100,6 +107,7 @@ impl Record {
                 out.push(LETTER_RESEALED);
                 put_u64(out, *letter);
                 put_i64(out, *at_ms);
+                out.extend_from_slice(&fingerprint.0);
                 record.encode(out);
                 detail.encode(out);
                 payload.encode(out);
@@ -150,11 +158,16 @@ impl Record {
             LETTER_RESEALED => Record::LetterResealed {
                 letter: reader.u64()?,
                 at_ms: reader.i64()?,
+                fingerprint: hash(reader)?,
                 record: Place::decode(reader)?,
                 detail: Payload::decode(reader)?,
                 payload: Payload::decode(reader)?,
             },
-            0 | 15..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
+            LETTER_ENDED => Record::LetterEnded {
+                letter: reader.u64()?,
+                reopened: optional_hash(reader)?,
+            },
+            0 | 16..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
         };
         reader.end()?;
         Ok(record)
@@ -266,6 +279,7 @@ impl LetterRecord {
         put_optional(out, self.receipt_id.as_ref().map(|id| id.as_str()));
         put_optional(out, self.action_id.as_ref().map(|id| id.as_str()));
         put_str(out, &self.code);
+        out.extend_from_slice(&self.fingerprint.0);
         put_u64(out, u64::from(self.attempts));
         self.detail.encode(out);
         self.payload.encode(out);
@@ -286,6 +300,7 @@ impl LetterRecord {
             receipt_id: optional_id(reader)?,
             action_id: optional_id(reader)?,
             code: reader.text()?.to_owned(),
+            fingerprint: hash(reader)?,
             attempts: reader.u32()?,
             detail: Payload::decode(reader)?,
             payload: Payload::decode(reader)?,

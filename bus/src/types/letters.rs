@@ -1,7 +1,11 @@
 //! Dead letters: what could not be done, kept for a human.
 
+use std::fmt;
+
+use effectd_contracts::digest::hex;
 use effectd_contracts::{ActionId, ReceiptId, Timestamp};
 
+use crate::codec::Hash16;
 use crate::names::{GroupName, TopicName};
 use crate::types::events::Body;
 
@@ -18,6 +22,46 @@ pub struct NewLetter {
     pub attempts: u32,
     /// The original request, so that it can be tried again. Stored sealed.
     pub payload: Vec<u8>,
+}
+
+/// What failures of one cause have in common; see [`crate::fingerprint`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(pub Hash16);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Half of it tells more causes apart than anyone will ever have, and can be read out.
+        f.write_str(&hex(&self.0.0[..8]))
+    }
+}
+
+/// Dead letters of one cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LetterGroup {
+    /// What they have in common.
+    pub fingerprint: Fingerprint,
+    /// The code of the newest.
+    pub code: String,
+    /// How many there are.
+    pub count: u64,
+    /// When the first that is still there was set aside.
+    pub first: Timestamp,
+    /// When the last was.
+    pub last: Timestamp,
+    /// The newest of them, as an example.
+    pub newest: u64,
+}
+
+/// What became of a request to try a dead letter again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requeued {
+    /// It was published again, and is a dead letter no more.
+    Published {
+        /// Where.
+        offset: u64,
+    },
+    /// It is no dead letter any more: it was requeued or purged before.
+    Gone,
 }
 
 /// Where a dead letter comes from.
@@ -52,6 +96,8 @@ pub struct StoredLetter {
     pub action_id: Option<ActionId>,
     /// A stable word for the cause.
     pub code: String,
+    /// What its cause is known by.
+    pub fingerprint: Fingerprint,
     /// Why, for people.
     pub detail: Body,
     /// How often it was tried.

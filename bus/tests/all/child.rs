@@ -1,6 +1,6 @@
 //! The process that is killed: this test binary, run again, working on a store and saying what was answered.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, PipeWriter, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,9 +10,13 @@ use std::time::{Duration, Instant};
 
 use effectd_bus::conformance::values::{action, claim, completion, group, key, put, sealed_event, topic};
 use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind};
-use effectd_bus::{Admission, Admitted, Expect, GroupOptions, Link, Store, StoreError, embedded};
+use effectd_bus::{
+    Admission, Admitted, Expect, GroupOptions, Link, NewLetter, Requeued, Store, StoreError, embedded,
+};
 use effectd_contracts::{Digest, Status, SystemClock};
 use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use crate::watchdog;
 
@@ -38,12 +42,16 @@ pub(crate) struct Order {
     pub(crate) sled: bool,
     /// How long the journal may take to open.
     pub(crate) open_max: Option<Duration>,
+    /// It will be stopped, and must then be heard to the end; its own end is not noticed.
+    pub(crate) stops: bool,
 }
 
 /// A child at work.
 pub(crate) struct Worker {
     child: Child,
     lines: Receiver<String>,
+    /// The child's own end of its output, so that a line of ours can be put behind all of its own.
+    behind: Option<PipeWriter>,
 }
 
 impl Worker {
@@ -68,12 +76,12 @@ impl Worker {
                 .env("EFFECTD_FAILPOINT", failpoint)
                 .env("EFFECTD_FAILPOINT_FD", "1");
         }
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (output, input) = std::io::pipe().unwrap();
+        let behind = order.stops.then(|| input.try_clone().unwrap());
+        let child = command.stdout(input).stderr(Stdio::inherit()).spawn().unwrap();
+        // The command holds the child's end, too.
+        drop(command);
+        let stdout = BufReader::new(output);
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             // A line that was cut off by the kill was not said.
@@ -81,7 +89,7 @@ impl Worker {
                 let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }
         });
-        Worker { child, lines }
+        Worker { child, lines, behind }
     }
 
     /// The next thing that was said; `None` when the child has ended.
@@ -110,30 +118,32 @@ impl Worker {
         }
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        nix::sys::signal::kill(pid, signal).unwrap();
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
     }
 
-    /// Stops the child and waits until every thread of it stands still, the ones inside a sync too.
+    /// Stops the child where it is, in all of its threads.
     pub(crate) fn stop(&self) {
-        self.signal(nix::sys::signal::Signal::SIGSTOP);
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        let options = nix::sys::wait::WaitPidFlag::WUNTRACED;
-        let status = nix::sys::wait::waitpid(pid, Some(options)).unwrap();
-        assert!(
-            matches!(status, nix::sys::wait::WaitStatus::Stopped(..)),
-            "{status:?}"
-        );
+        nix::sys::signal::kill(self.pid(), Signal::SIGSTOP).unwrap();
+        let status = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
     }
 
-    /// Everything that has been said up to now, without waiting for more.
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.lines.try_iter().collect()
+    pub(crate) fn go_on(&self) {
+        nix::sys::signal::kill(self.pid(), Signal::SIGCONT).unwrap();
+    }
+
+    /// Everything that a child which was stopped has said.
+    pub(crate) fn said(&mut self) -> Vec<String> {
+        let behind = self.behind.as_mut().expect("a child that stops");
+        behind.write_all(b"behind\n").unwrap();
+        let lines = std::iter::from_fn(|| self.line());
+        lines.take_while(|line| line != "behind").collect()
     }
 
     /// Kills the child, and gives the rest of what it said, and whether it really died of the kill.
     pub(crate) fn kill(mut self) -> (Vec<String>, bool) {
+        self.behind = None;
         self.child.kill().unwrap();
         let status = self.wait();
         (self.rest(), status.signal() == Some(Signal::SIGKILL as i32))
@@ -231,11 +241,13 @@ fn say(line: &str) {
 fn work(store: &dyn Store, name: &str, steps: u32) {
     for step in 0..steps {
         let id = format!("{name}-{step}");
-        match step % 5 {
+        match step % 7 {
             0 | 3 => publish(store, &id, step),
             1 => exec(store, &id),
             2 => consume(store),
-            _ => swap(store, name, step),
+            4 => swap(store, name, step),
+            5 => fail(store, &id),
+            _ => clear(store, &id, step),
         }
     }
 }
@@ -300,6 +312,46 @@ fn consume(store: &dyn Store) {
                 .unwrap();
             say(&format!("nacked {} {}", delivery.offset, delivery.delivery_count));
         }
+    }
+}
+
+/// Ends an action with an error, which is a dead letter.
+fn fail(store: &dyn Store, id: &str) {
+    let mut done = completion(&claim(id, id, "p"), Status::Error, None);
+    done.letter = Some(NewLetter {
+        topic: topic("ACTION_DECISION"),
+        code: "timed_out".into(),
+        detail: format!("no answer to {id}"),
+        attempts: 1,
+        payload: id.as_bytes().to_vec(),
+    });
+    store.commit(done).wait().unwrap();
+    say(&format!("failed {id}"));
+}
+
+/// Requeues a dead letter, or purges it. Others do so at the same time.
+fn clear(store: &dyn Store, id: &str, step: u32) {
+    let page = store.letters(None, u64::from(step) / 14, 1).unwrap();
+    let Some(letter) = page.letters.first() else {
+        return;
+    };
+    let number = letter.letter;
+    let Some(failed) = letter.payload.bytes() else {
+        return;
+    };
+    let failed = String::from_utf8(failed.to_vec()).unwrap();
+    if step.is_multiple_of(2) {
+        let again = sealed_event(&format!("again-{number}-{id}"), &failed, b"the request");
+        say(&format!("requeuing {failed}"));
+        match store.requeue(number, again).wait() {
+            Ok(Requeued::Published { offset }) => say(&format!("requeued {number} {offset} {failed}")),
+            Ok(Requeued::Gone) | Err(StoreError::Unavailable { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    } else {
+        say(&format!("purging {failed}"));
+        store.purge(vec![number]).wait().unwrap();
+        say(&format!("purged {number}"));
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use effectd_bus::block::{self, Builder};
 use effectd_bus::codec::{Hash16, Place, Span};
 use effectd_bus::conformance::values::{action, event, family, group, receipt_id, space, topic};
+use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::fold::{Effects, Fold, When};
 use effectd_bus::keys::Checkpoint;
 use effectd_bus::record::{
@@ -66,6 +67,7 @@ fn letter() -> LetterRecord {
         receipt_id: None,
         action_id: Some(action("a")),
         code: "malformed".into(),
+        fingerprint: fingerprint("malformed", "why"),
         attempts: 2,
         detail: sealed(b"why"),
         payload: sealed(b"body"),
@@ -193,9 +195,17 @@ fn records() -> Vec<(&'static str, Record)> {
             Record::LetterResealed {
                 letter: 0,
                 at_ms: 1_800_000_000_000,
+                fingerprint: fingerprint("malformed", "why"),
                 record: place,
                 detail: sealed(b"why"),
                 payload: sealed(b"body"),
+            },
+        ),
+        (
+            "letter ended",
+            Record::LetterEnded {
+                letter: 9,
+                reopened: Some(Hash16::of(&[b"c"])),
             },
         ),
         ("epoch closed", Record::EpochClosed { epoch: 500_000 }),
@@ -271,7 +281,7 @@ fn what_was_stored_is_read_back() {
     let header = block::check(&bytes).unwrap();
     assert_eq!(
         (header.seq, header.records, header.at_ms),
-        (1, 20, 1_800_000_000_000)
+        (1, 21, 1_800_000_000_000)
     );
     let read: Vec<Record> = block::records(&bytes).map(|record| record.unwrap().1).collect();
     let mut builder = Builder::new(1, 0, header.at_ms);

@@ -19,6 +19,7 @@ mod lock;
 mod model;
 mod mounts;
 mod power_loss;
+mod rescue;
 mod secrets;
 mod watchdog;
 mod witness;

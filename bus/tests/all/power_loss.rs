@@ -7,8 +7,6 @@
 
 use std::path::Path;
 
-use nix::sys::signal::Signal;
-
 use crate::child::{Order, Worker};
 use crate::mounts::{Mount, copy_image, is_root, make_ext4};
 use crate::witness::Witness;
@@ -22,11 +20,12 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, sled: bool, no_sync: bool
     let copy = scratch.join("copy.img");
     make_ext4(&image, 192);
     let disk = Mount::image(&image, scratch.join("disk"));
-    let worker = Worker::start(
+    let mut worker = Worker::start(
         &disk.path().join("state"),
         &Order {
             no_sync,
             sled,
+            stops: true,
             ..Order::default()
         },
     );
@@ -39,7 +38,7 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, sled: bool, no_sync: bool
         worker.stop();
         worker.said().iter().for_each(|line| witness.hear(line));
         copy_image(&image, &copy);
-        worker.signal(Signal::SIGCONT);
+        worker.go_on();
         let after = Mount::image(&copy, scratch.join("after"));
         let state = after.path().join("state");
         let outcome = std::panic::catch_unwind(|| witness.clone().check(&state));

@@ -20,6 +20,11 @@ pub(crate) struct Witness {
     acked: BTreeSet<u64>,
     nacked: BTreeMap<u64, u32>,
     swapped: BTreeMap<String, (u64, String)>,
+    failed: BTreeSet<String>,
+    /// Actions whose letter someone was about to requeue or purge.
+    cleared: BTreeSet<String>,
+    /// Letters that are gone, and for requeued ones the offset and the action.
+    gone: BTreeMap<u64, Option<(u64, String)>>,
 }
 
 impl Witness {
@@ -42,6 +47,13 @@ impl Witness {
                 self.swapped
                     .insert((*name).to_owned(), (version, (*value).to_owned()));
             }
+            ["failed", id] => drop(self.failed.insert((*id).to_owned())),
+            ["requeuing" | "purging", id] => drop(self.cleared.insert((*id).to_owned())),
+            ["purged", letter] => drop(self.gone.entry(letter.parse().unwrap()).or_default()),
+            ["requeued", letter, offset, id] => {
+                let to = (offset.parse().unwrap(), (*id).to_owned());
+                self.gone.insert(letter.parse().unwrap(), Some(to));
+            }
             _ => {}
         }
     }
@@ -58,6 +70,7 @@ impl Witness {
         store.audit().wait()?;
         self.events_are_there(&store)?;
         self.receipts_are_there(&store)?;
+        self.letters_are_there(&store)?;
         self.groups_did_not_go_back(&store)?;
         for (name, (version, value)) in &self.swapped {
             let entry = store.entry(&family("counters"), name)?.unwrap();
@@ -66,7 +79,39 @@ impl Witness {
                 assert_eq!(entry.value, Body::Clear(value.clone().into_bytes()));
             }
         }
-        store.close()
+        let letters = all_letters(&store)?;
+        store.close()?;
+        assert_eq!(mirrored(state), letters, "the files of dead letters");
+        Ok(())
+    }
+
+    fn letters_are_there(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let letters = all_letters(store)?;
+        for (letter, requeued) in &self.gone {
+            assert!(
+                letters.iter().all(|(number, _)| number != letter),
+                "{letter} is back"
+            );
+            if let Some((offset, id)) = requeued {
+                let event = &store.read(&topic("ACTION_DECISION"), *offset, 1)?.events[0];
+                assert_eq!(event.action_id, Some(action(id)), "what {letter} was requeued as");
+            }
+        }
+        for id in &self.failed {
+            assert!(
+                store.receipt(&receipt_id(&format!("receipt-{id}")))?.is_some(),
+                "{id}"
+            );
+            let is_letter = letters.iter().any(|(_, of)| of == id);
+            assert!(
+                is_letter || self.cleared.contains(id),
+                "the letter of {id} is lost"
+            );
+            // It leads to its receipt, or it was requeued and waits to be run again.
+            let ended = store.receipt_of(&action(id))?.is_some();
+            assert!(ended || !is_letter, "{id}");
+        }
+        Ok(())
     }
 
     fn events_are_there(&self, store: &dyn Store) -> Result<(), StoreError> {
@@ -159,4 +204,33 @@ impl Witness {
             }
         }
     }
+}
+
+/// Number and action of every dead letter.
+fn all_letters(store: &dyn Store) -> Result<Vec<(u64, String)>, StoreError> {
+    let (mut letters, mut from) = (Vec::new(), 0);
+    loop {
+        let page = store.letters(None, from, 1_000)?;
+        for letter in page.letters {
+            letters.push((letter.letter, letter.action_id.unwrap().to_string()));
+        }
+        match page.next {
+            Some(next) => from = next,
+            None => return Ok(letters),
+        }
+    }
+}
+
+/// Number and action of every dead letter, as plain tools see them.
+fn mirrored(state: &Path) -> Vec<(u64, String)> {
+    let path = state.join("bus/dlq/ACTION_DECISION.jsonl");
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return Vec::new();
+    };
+    let letter = |line: &str| {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        let id = value["action_id"].as_str().unwrap().to_owned();
+        (value["letter"].as_u64().unwrap(), id)
+    };
+    text.lines().map(letter).collect()
 }

@@ -1,0 +1,323 @@
+//! Looking after a store that nobody has open: checking it, making its index anew, and saving what can be read of a
+//! damaged one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use effectd_contracts::Clock;
+
+use super::index::FileIndex;
+use super::{EmbeddedConfig, check_format, lock, open_journal};
+use crate::block;
+use crate::codec::Span;
+use crate::engine::{Medium, Opened, rebuilt};
+use crate::error::StoreError;
+use crate::journal::{Each, Journal};
+use crate::table::{Base, Pair};
+use crate::vault::Vault;
+use crate::vault::keyring::{failed, private_dir, sync_dir};
+
+/// What a check of a store found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checked {
+    /// Blocks of the journal, each of which has the right checksums and follows the one before.
+    pub blocks: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Entries of the index that are what the journal says.
+    pub entries: u64,
+    /// Blocks that the index does not hold yet. Not a fault: they are taken up when the store is next opened.
+    pub behind: u64,
+    /// What is not as it should be.
+    pub problems: Vec<String>,
+}
+
+/// What making the index anew gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Blocks that it was made from.
+    pub blocks: u64,
+    /// Whether the old index was whole and said the same.
+    pub same: bool,
+}
+
+/// Reads everything and changes nothing: every checksum and the chain of the journal, every chunk of the index, and that
+/// the index says what follows from the journal. Needs room on disk for a second index, which is removed again.
+pub fn check(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Checked, StoreError> {
+    let rescue = Rescue::open(config)?;
+    let mut checked = Checked::default();
+    if let Err(error) = rescue.check_journal(&mut checked) {
+        checked.problems.push(error.to_string());
+        return Ok(checked);
+    }
+    match rescue.check_index(clock, &mut checked) {
+        Err(error @ StoreError::Damaged { .. }) => checked.problems.push(error.to_string()),
+        other => other?,
+    }
+    Ok(checked)
+}
+
+/// Makes the index anew from the journal, and puts it in the place of the old one.
+pub fn rebuild(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Rebuilt, StoreError> {
+    let rescue = Rescue::open(config)?;
+    let old = FileIndex::open_dir(&config.state.join("index"), config.index_cache_bytes);
+    let known = old.as_ref().ok().and_then(|old| old.vouched());
+    let new = rescue.index_until(clock, u64::MAX)?;
+    let blocks = new.vouched().map_or(0, |vouch| vouch.checkpoint.seq);
+    // The old one may lag behind; what it has must be the same.
+    let same = match (&old, known) {
+        (Ok(old), Some(vouch)) if vouch.checkpoint.seq == blocks => same_entries(old, new.as_ref()).is_ok(),
+        (Ok(old), Some(vouch)) => {
+            let then = rescue.index_until(clock, vouch.checkpoint.seq)?;
+            same_entries(old, then.as_ref()).is_ok()
+        }
+        (Ok(_), None) | (Err(_), _) => false,
+    };
+    drop((old, new));
+    // Comparing may have made an index of fewer blocks in the place of the new one.
+    rescue.index_until(clock, u64::MAX)?;
+    rescue.swap()?;
+    Ok(Rebuilt { blocks, same })
+}
+
+struct Rescue {
+    config: EmbeddedConfig,
+    journal: Arc<dyn Journal>,
+    _lock: nix::fcntl::Flock<std::fs::File>,
+}
+
+impl Rescue {
+    fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
+        let path = config.state.join("journal");
+        if !path.is_dir() {
+            return Err(StoreError::NotFound { what: "a store here" });
+        }
+        private_dir(&config.state.join("index"))?;
+        let lock = lock(&config.state)?;
+        check_format(&path)?;
+        Ok(Rescue {
+            config: config.clone(),
+            journal: open_journal(config)?,
+            _lock: lock,
+        })
+    }
+
+    fn new_dir(&self) -> PathBuf {
+        self.config.state.join("index.new")
+    }
+
+    fn check_journal(&self, checked: &mut Checked) -> Result<(), StoreError> {
+        let mut before = None;
+        self.journal.scan(0, &mut |seq, bytes| {
+            let header = block::check(bytes).map_err(|error| crate::engine::damaged(seq, &error))?;
+            if header.seq != seq || before.is_some_and(|before| before != header.previous) {
+                let what = block::BlockError::Damaged("a block that does not follow the one before it");
+                return Err(crate::engine::damaged(seq, &what));
+            }
+            for record in block::records(bytes) {
+                record.map_err(|error| crate::engine::damaged(seq, &error.into()))?;
+            }
+            before = Some(header.checksum);
+            checked.blocks += 1;
+            checked.records += u64::from(header.records);
+            checked.bytes += bytes.len() as u64;
+            Ok(())
+        })
+    }
+
+    fn check_index(&self, clock: &dyn Clock, checked: &mut Checked) -> Result<(), StoreError> {
+        let old = FileIndex::open_dir(&self.config.state.join("index"), self.config.index_cache_bytes)?;
+        let last = self.journal.bounds()?.map_or(0, |(_, last)| last);
+        let Some(vouch) = old.vouched() else {
+            checked.behind = last;
+            return Ok(());
+        };
+        old.verify()?;
+        checked.behind = last.saturating_sub(vouch.checkpoint.seq);
+        if vouch.checkpoint.seq > last {
+            let what = format!(
+                "the journal ends with block {last}, but block {} had been written",
+                vouch.checkpoint.seq
+            );
+            let advice = crate::journal::ADVICE;
+            return Err(StoreError::Damaged { what, advice });
+        }
+        let new = self.index_until(clock, vouch.checkpoint.seq)?;
+        checked.entries = same_entries(&old, new.as_ref())?;
+        let same = new.vouched().as_deref() == Some(vouch.as_ref());
+        drop(new);
+        remove(&self.new_dir())?;
+        if same {
+            Ok(())
+        } else {
+            Err(super::damaged(
+                "a working state that is not what the journal says",
+            ))
+        }
+    }
+
+    /// A new index, made from the journal up to a block.
+    fn index_until(&self, clock: &dyn Clock, last: u64) -> Result<Arc<dyn Base>, StoreError> {
+        let dir = self.new_dir();
+        remove(&dir)?;
+        private_dir(&dir)?;
+        let index = FileIndex::open_dir(&dir, self.config.index_cache_bytes)?;
+        let index: Arc<dyn Base> = Arc::new(index);
+        let medium = Anew {
+            journal: Arc::new(Until {
+                inner: self.journal.clone(),
+                last,
+            }),
+            index: index.clone(),
+            gather_entries: self.config.index_gather_entries,
+        };
+        // Keys are not touched: what is sealed is not opened for an index.
+        rebuilt(&medium, clock, &Vault::in_memory())?;
+        Ok(index)
+    }
+
+    /// Puts the new index in the place of the old. Cut off in between, there is none, and the next start makes one.
+    fn swap(&self) -> Result<(), StoreError> {
+        let (old, new) = (self.config.state.join("index"), self.new_dir());
+        remove(&old)?;
+        std::fs::rename(&new, &old).map_err(|error| failed(&new, &error))?;
+        sync_dir(&self.config.state)
+    }
+}
+
+fn remove(dir: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(dir, &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether two indexes say the same; how many entries they have.
+fn same_entries(old: &dyn Base, new: &dyn Base) -> Result<u64, StoreError> {
+    let differs = || super::damaged("an entry that is not what the journal says");
+    let end = &[0xff];
+    let (mut from, mut count) = (Vec::new(), 0);
+    loop {
+        let (theirs, ours) = (live_from(old, &from, end)?, live_from(new, &from, end)?);
+        match (theirs, ours) {
+            (None, None) => return Ok(count),
+            (Some(theirs), Some(ours)) if theirs == ours => {
+                count += 1;
+                from = theirs.0;
+                from.push(0);
+            }
+            (None | Some(_), None | Some(_)) => return Err(differs()),
+        }
+    }
+}
+
+/// The first key from `from` on that is not deleted, and its value.
+fn live_from(index: &dyn Base, from: &[u8], end: &[u8]) -> Result<Option<Pair>, StoreError> {
+    let mut from = from.to_vec();
+    while let Some(key) = index.next(&from, end)? {
+        if let Some(value) = index.get(&key)? {
+            return Ok(Some((key, value)));
+        }
+        from = key;
+        from.push(0);
+    }
+    Ok(None)
+}
+
+/// A journal and a new index beside it.
+struct Anew {
+    journal: Arc<dyn Journal>,
+    index: Arc<dyn Base>,
+    gather_entries: usize,
+}
+
+impl Medium for Anew {
+    fn open(&self) -> Result<Opened, StoreError> {
+        Ok(Opened {
+            journal: self.journal.clone(),
+            base: Some(self.index.clone()),
+            gather_entries: self.gather_entries,
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn letter_files(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn release(&self) {}
+}
+
+/// A journal up to a block.
+struct Until {
+    inner: Arc<dyn Journal>,
+    last: u64,
+}
+
+impl Journal for Until {
+    fn append(&self, _: u64, _: &[u8]) -> Result<(), StoreError> {
+        Err(StoreError::Invalid(
+            "nothing is written while a store is checked".into(),
+        ))
+    }
+
+    fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
+        let bounds = self.inner.bounds()?;
+        let bounds = bounds.map(|(first, last)| (first, last.min(self.last)));
+        Ok(bounds.filter(|(first, last)| first <= last))
+    }
+
+    fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError> {
+        self.inner.block(seq)
+    }
+
+    fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
+        self.inner.part(seq, span)
+    }
+
+    fn scan(&self, from: u64, each: &mut Each<'_>) -> Result<(), StoreError> {
+        self.inner.scan(from, &mut |seq, bytes| {
+            if seq > self.last { Ok(()) } else { each(seq, bytes) }
+        })
+    }
+
+    fn truncate_before(&self, _: u64) -> Result<(), StoreError> {
+        Err(StoreError::Invalid(
+            "nothing is written while a store is checked".into(),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::keys::Checkpoint;
+    use crate::table::{Layer, Vouch};
+
+    #[test]
+    fn indexes_that_differ_in_one_entry_are_not_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = |name: &str, value: u8| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            let index = FileIndex::open_dir(&path, 1 << 20).unwrap();
+            let mut layer = Layer::default();
+            (0..100_u8).for_each(|n| layer.put(vec![n], vec![if n == 50 { value } else { 0 }]));
+            let vouch = Vouch {
+                checkpoint: Checkpoint { seq: 1, checksum: 1 },
+                snapshot: crate::fold::Fold::default().snapshot(1),
+            };
+            index.write(&layer, &vouch).unwrap();
+            index
+        };
+        let (one, two, three) = (index("1", 1), index("2", 1), index("3", 2));
+        assert_eq!(same_entries(&one, &two), Ok(100));
+        assert!(same_entries(&one, &three).is_err());
+    }
+}

@@ -1,0 +1,358 @@
+//! What can be read of a damaged journal, as lines that plain tools understand, and what cannot.
+//!
+//! Two ways are gone together. Whole blocks are found by their mark and their checksum in the bytes of the files; those
+//! that sled keeps in several chunks are not found so. And a copy of the journal is opened and read block by block, around
+//! what is damaged; a copy, since sled may open a damaged file as an empty one and go on writing there.
+//! Nothing is changed in the damaged store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{EmbeddedConfig, lock, open_journal, segments};
+use crate::block;
+use crate::engine::timestamp;
+use crate::error::StoreError;
+use crate::journal::Journal;
+use crate::limits::{OPERATION_BYTES_MAX, SALVAGE_GAPS_MAX};
+use crate::record::{Payload, Record};
+use crate::vault::keyring::{failed, private_dir, sync_dir};
+
+/// What a salvage brought out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Salvaged {
+    /// Whether the journal could still be opened.
+    pub opened: bool,
+    /// Why it could not, or what else went wrong on the whole.
+    pub trouble: Option<String>,
+    /// Blocks that were read.
+    pub blocks: u64,
+    /// Blocks up to the last one known that could not be read, as ranges, first and last.
+    pub missing: Vec<(u64, u64)>,
+    /// How many there are in all; beyond [`crate::limits::SALVAGE_GAPS_MAX`] ranges, they are only counted.
+    pub missing_blocks: u64,
+    /// Receipts that were written out.
+    pub receipts: u64,
+    /// Events that were written out. Sealed ones without their bodies.
+    pub events: u64,
+    /// Dead letters that were written out, without their payloads.
+    pub letters: u64,
+}
+
+/// The largest block: one that its last operation made as large as it may be.
+const BLOCK_BYTES_MAX: usize = crate::limits::BLOCK_BYTES_TARGET + 2 * OPERATION_BYTES_MAX;
+/// How much of a file is looked at together when it is searched for blocks.
+const WINDOW_BYTES: usize = 4 * BLOCK_BYTES_MAX;
+
+/// Writes what can be read into a new directory: `receipts.jsonl`, `letters.jsonl` and `<topic>.jsonl` for each topic.
+pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreError> {
+    if into.exists() {
+        return Err(StoreError::Invalid(format!(
+            "{} is there already; name a directory that is not",
+            into.display()
+        )));
+    }
+    let _lock = lock(&config.state)?;
+    private_dir(into)?;
+    let mut out = Out {
+        dir: into.to_owned(),
+        files: BTreeMap::new(),
+        found: Salvaged::default(),
+        seen: None,
+    };
+    let mut places = Places::new();
+    for path in files(&config.state)? {
+        each_block(&path, &mut |at, header, len| {
+            places
+                .entry(header.seq)
+                .or_insert_with(|| (path.clone(), at, len));
+        })?;
+    }
+    let copy = Copy::of(config, into)?;
+    match open_journal(&copy.config) {
+        Ok(journal) => {
+            out.found.opened = true;
+            out.both(Some(journal.as_ref()), &places)?;
+        }
+        Err(error) => {
+            out.found.trouble = Some(error.to_string());
+            out.both(None, &places)?;
+        }
+    }
+    drop(copy);
+    out.finish()
+}
+
+/// Where whole blocks were found: in which file, where, and how long.
+type Places = BTreeMap<u64, (PathBuf, u64, usize)>;
+
+/// The files that blocks may be in.
+fn files(state: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let sled = state.join("journal").join("db");
+    if sled.exists() {
+        return Ok(vec![sled]);
+    }
+    segments::files(&segments::directory(state))
+}
+
+/// A copy of a journal, gone when it is dropped.
+struct Copy {
+    config: EmbeddedConfig,
+}
+
+impl Copy {
+    fn of(config: &EmbeddedConfig, into: &Path) -> Result<Self, StoreError> {
+        let copy = Copy {
+            config: EmbeddedConfig {
+                state: into.join("copy"),
+                ..config.clone()
+            },
+        };
+        copy_dir(&config.state.join("journal"), &copy.config.state.join("journal"))?;
+        Ok(copy)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.config.state);
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) -> Result<(), StoreError> {
+    private_dir(to)?;
+    let entries = std::fs::read_dir(from).map_err(|error| failed(from, &error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| failed(from, &error))?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_dir(&path, &target)?;
+        } else {
+            std::fs::copy(&path, &target).map_err(|error| failed(&path, &error))?;
+        }
+    }
+    Ok(())
+}
+
+struct Out {
+    dir: PathBuf,
+    files: BTreeMap<String, BufWriter<File>>,
+    found: Salvaged,
+    /// The last block that was read.
+    seen: Option<u64>,
+}
+
+impl Out {
+    /// Writes out what either way finds, in order.
+    fn both(&mut self, journal: Option<&dyn Journal>, places: &Places) -> Result<(), StoreError> {
+        let bounds = match journal.map(Journal::bounds) {
+            Some(Ok(bounds)) => bounds,
+            Some(Err(error)) => {
+                self.found.trouble = Some(error.to_string());
+                None
+            }
+            None => None,
+        };
+        let opened = bounds.map_or(0..0, |(first, last)| first..last + 1);
+        let mut all: BTreeSet<u64> = places.keys().copied().collect();
+        all.extend(opened.clone());
+        let last = all.last().copied();
+        for seq in all {
+            let read = journal.filter(|_| opened.contains(&seq));
+            let read = read.and_then(|journal| journal.block(seq).ok());
+            let read = read.filter(|bytes| block::check(bytes).is_ok_and(|header| header.seq == seq));
+            let bytes = match (read, places.get(&seq)) {
+                (Some(bytes), _) => bytes,
+                (None, Some((path, at, len))) => {
+                    let mut bytes = vec![0; *len];
+                    File::open(path)
+                        .and_then(|file| file.read_exact_at(&mut bytes, *at))
+                        .map_err(|error| failed(path, &error))?;
+                    bytes
+                }
+                (None, None) => continue,
+            };
+            self.block(&bytes)?;
+        }
+        if let Some((seen, last)) = self.seen.zip(last).filter(|(seen, last)| seen < last) {
+            self.gap(seen + 1, last);
+        }
+        Ok(())
+    }
+
+    fn gap(&mut self, first: u64, last: u64) {
+        self.found.missing_blocks += last - first + 1;
+        if self.found.missing.len() < SALVAGE_GAPS_MAX {
+            self.found.missing.push((first, last));
+        }
+    }
+
+    fn block(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        let Ok(header) = block::check(bytes) else {
+            return Ok(());
+        };
+        // Blocks are counted from 1.
+        let before = self.seen.unwrap_or(0);
+        if header.seq > before + 1 {
+            self.gap(before + 1, header.seq - 1);
+        }
+        self.seen = Some(header.seq);
+        self.found.blocks += 1;
+        for record in block::records(bytes) {
+            let Ok((_, record)) = record else { break };
+            self.record(&record, bytes, header.at_ms)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, block: &[u8], at_ms: i64) -> Result<(), StoreError> {
+        let stored_at = timestamp(at_ms).to_string();
+        match record {
+            Record::Published(event) => {
+                self.found.events += 1;
+                let value = json!({
+                    "offset": event.offset,
+                    "event_id": event.event_id.as_str(),
+                    "time": timestamp(event.time_ms).to_string(),
+                    "stored_at": stored_at,
+                    "trace_id": event.trace_id.as_str(),
+                    "action_id": event.action_id.as_ref().map(|id| id.as_str()),
+                    "sealed": event.body.epoch.is_some(),
+                    "body": clear(&event.body, block),
+                });
+                self.line(event.topic.as_str(), &value)
+            }
+            Record::Completed(receipt) => {
+                self.found.receipts += 1;
+                let value = json!({
+                    "ordinal": receipt.ordinal,
+                    "stored_at": stored_at,
+                    "receipt": text(part(block, receipt.body.span())),
+                });
+                self.line("receipts", &value)
+            }
+            Record::Lettered(letter) => {
+                self.found.letters += 1;
+                let value = json!({
+                    "letter": letter.letter,
+                    "stored_at": stored_at,
+                    "topic": letter.topic.as_str(),
+                    "receipt_id": letter.receipt_id.as_ref().map(|id| id.as_str()),
+                    "action_id": letter.action_id.as_ref().map(|id| id.as_str()),
+                    "code": letter.code,
+                    "attempts": letter.attempts,
+                });
+                self.line("letters", &value)
+            }
+            Record::Leased(_)
+            | Record::Settled(_)
+            | Record::Claimed(_)
+            | Record::TakenOver { .. }
+            | Record::Linked { .. }
+            | Record::EntryPut { .. }
+            | Record::EntryDeleted { .. }
+            | Record::Sought { .. }
+            | Record::Configured { .. }
+            | Record::EpochClosed { .. }
+            | Record::LetterEnded { .. }
+            | Record::LetterResealed { .. } => Ok(()),
+        }
+    }
+
+    fn line(&mut self, name: &str, value: &Value) -> Result<(), StoreError> {
+        // Topics get names of their own, so that one called `receipts` is not mixed up with them.
+        let name = match name {
+            "receipts" | "letters" => format!("{name}.jsonl"),
+            topic => format!("topic-{topic}.jsonl"),
+        };
+        let path = self.dir.join(&name);
+        if !self.files.contains_key(&name) {
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create_new(true).mode(0o600);
+            let file = options.open(&path).map_err(|error| failed(&path, &error))?;
+            self.files.insert(name.clone(), BufWriter::new(file));
+        }
+        let written = self
+            .files
+            .get_mut(&name)
+            .map_or(Ok(()), |file| writeln!(file, "{value}"));
+        written.map_err(|error| failed(&path, &error))
+    }
+
+    fn finish(self) -> Result<Salvaged, StoreError> {
+        for (name, file) in self.files {
+            let end = || -> std::io::Result<()> {
+                let file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+                file.sync_all()
+            };
+            end().map_err(|error| failed(&self.dir.join(name), &error))?;
+        }
+        sync_dir(&self.dir)?;
+        Ok(self.found)
+    }
+}
+
+/// Tells of every whole block in a file: where it begins, what it says about itself, how long it is.
+fn each_block(path: &Path, each: &mut dyn FnMut(u64, block::Header, usize)) -> Result<(), StoreError> {
+    let file = File::open(path).map_err(|error| failed(path, &error))?;
+    let mut file = BufReader::new(file);
+    let (mut window, mut base) = (Vec::new(), 0_u64);
+    let mut told = BTreeSet::new();
+    loop {
+        let wanted = (WINDOW_BYTES - window.len()) as u64;
+        let read = file.by_ref().take(wanted).read_to_end(&mut window);
+        let is_end = read.map_err(|error| failed(path, &error))? == 0;
+        // Blocks that may go beyond the window are left for the next.
+        let until = if is_end {
+            window.len()
+        } else {
+            window.len().saturating_sub(BLOCK_BYTES_MAX)
+        };
+        let mut at = 0;
+        while let Some(found) = find(&window[at..], until - at.min(until)) {
+            at += found;
+            if let Some((header, len)) = block::whole_at(&window[at..])
+                && told.insert(header.seq)
+            {
+                each(base + at as u64, header, len);
+            }
+            at += 1;
+        }
+        if is_end {
+            return Ok(());
+        }
+        window.drain(..until);
+        base += until as u64;
+    }
+}
+
+/// The first place before `until` at which a block may begin.
+fn find(bytes: &[u8], until: usize) -> Option<usize> {
+    let end = (until + block::MAGIC.len() - 1).min(bytes.len());
+    bytes[..end]
+        .windows(block::MAGIC.len())
+        .position(|window| window == block::MAGIC)
+}
+
+fn part(block: &[u8], span: crate::codec::Span) -> &[u8] {
+    let start = span.at as usize;
+    block.get(start..start + span.len as usize).unwrap_or_default()
+}
+
+/// A body that is not sealed.
+fn clear(payload: &Payload, block: &[u8]) -> Value {
+    match payload.epoch {
+        Some(_) => Value::Null,
+        None => text(part(block, payload.blob.span())),
+    }
+}
+
+/// JSON as it is, other text as text.
+fn text(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned()))
+}

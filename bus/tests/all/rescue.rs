@@ -1,0 +1,177 @@
+//! Checking, making anew and saving: each on a whole store, and on a damaged one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use effectd_bus::conformance::values::{claim, completion, event, sealed_event, topic};
+use effectd_bus::embedded::rescue::{check, rebuild};
+use effectd_bus::embedded::salvage::salvage;
+use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
+use effectd_bus::{NewLetter, Store, StoreError, embedded};
+use effectd_contracts::{Status, SystemClock};
+
+use crate::child::config;
+
+const ACTIONS: u64 = 200;
+
+fn fill(state: &Path) {
+    fill_in(state, JournalKind::default());
+}
+
+fn fill_in(state: &Path, journal: JournalKind) {
+    let config = EmbeddedConfig {
+        journal,
+        ..config(state)
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
+    for n in 0..ACTIONS {
+        let id = n.to_string();
+        let mut done = completion(&claim(&id, &id, "p"), Status::Error, None);
+        done.letter = (n % 10 == 0).then(|| NewLetter {
+            topic: topic("t"),
+            code: "timed_out".into(),
+            detail: "no answer".into(),
+            attempts: 1,
+            payload: b"SECRET".to_vec(),
+        });
+        let waits = [store.publish(
+            &topic("t"),
+            vec![event(&id), sealed_event(&format!("s{n}"), "a", b"SECRET")],
+        )];
+        store.commit(done).wait().unwrap();
+        waits.into_iter().for_each(|wait| drop(wait.wait().unwrap()));
+    }
+    store.close().unwrap();
+}
+
+fn lines(path: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(!text.contains("SECRET"));
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_whole_store_checks_and_its_new_index_is_the_old_one() {
+    let state = tempfile::tempdir().unwrap();
+    let nothing = check(&config(&state.path().join("nothing")), &SystemClock);
+    assert!(matches!(nothing, Err(StoreError::NotFound { .. })), "{nothing:?}");
+    fill(state.path());
+    let checked = check(&config(state.path()), &SystemClock).unwrap();
+    assert_eq!(checked.problems, [""; 0]);
+    assert!(
+        checked.entries > ACTIONS * 4 && checked.behind == 0,
+        "{checked:?}"
+    );
+    assert!(checked.records >= ACTIONS * 4, "{checked:?}");
+    let made = rebuild(&config(state.path()), &SystemClock).unwrap();
+    assert!(made.same && made.blocks == checked.blocks, "{made:?}");
+    assert_eq!(check(&config(state.path()), &SystemClock), Ok(checked));
+    assert!(!state.path().join("index.new").exists());
+    let store = embedded::open(config(state.path()), Arc::new(SystemClock)).unwrap();
+    let busy = check(&config(state.path()), &SystemClock);
+    assert!(matches!(busy, Err(StoreError::Locked { .. })), "{busy:?}");
+    store.audit().wait().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn a_damaged_index_is_told_and_made_anew() {
+    let state = tempfile::tempdir().unwrap();
+    fill(state.path());
+    let index = state.path().join("index");
+    let mut runs: Vec<_> = std::fs::read_dir(&index)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("run-"))
+        .collect();
+    runs.sort_by_key(|path| path.metadata().unwrap().len());
+    let path = runs.last().unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+    let checked = check(&config(state.path()), &SystemClock).unwrap();
+    assert_eq!(checked.problems.len(), 1, "{checked:?}");
+    assert!(checked.problems[0].contains("the index"), "{checked:?}");
+    assert!(!rebuild(&config(state.path()), &SystemClock).unwrap().same);
+    let checked = check(&config(state.path()), &SystemClock).unwrap();
+    assert_eq!(checked.problems, [""; 0]);
+}
+
+#[test]
+fn everything_is_salvaged_from_a_whole_store() {
+    let state = tempfile::tempdir().unwrap();
+    fill(state.path());
+    let out = state.path().join("out");
+    let saved = salvage(&config(state.path()), &out).unwrap();
+    assert!(
+        saved.opened && saved.missing_blocks == 0 && saved.trouble.is_none(),
+        "{saved:?}"
+    );
+    assert_eq!((saved.receipts, saved.letters), (ACTIONS, ACTIONS / 10));
+    assert_eq!(lines(&out.join("receipts.jsonl")).len() as u64, ACTIONS);
+    let events = lines(&out.join("topic-t.jsonl"));
+    assert_eq!(events.len() as u64, ACTIONS * 2);
+    assert!(
+        events
+            .iter()
+            .all(|event| event["sealed"] == event["body"].is_null())
+    );
+    assert!(
+        salvage(&config(state.path()), &out).is_err(),
+        "a directory that is there is left alone"
+    );
+}
+
+/// Overwrites the beginning, as by a tool that was pointed at the wrong file.
+fn overwrite_beginning(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[..used / 3].fill(0xa5);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_is_left_of_a_journal_that_cannot_be_opened_is_salvaged() {
+    let state = tempfile::tempdir().unwrap();
+    fill(state.path());
+    let files = std::fs::read_dir(state.path().join("journal/segments")).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() > 2, "{files:?}");
+    overwrite_beginning(&files[0]);
+    std::fs::remove_file(&files[1]).unwrap();
+    some_is_salvaged(state.path());
+}
+
+#[test]
+fn what_is_left_of_a_journal_in_sled_is_salvaged() {
+    let state = tempfile::tempdir().unwrap();
+    fill_in(state.path(), JournalKind::Sled);
+    overwrite_beginning(&state.path().join("journal/db"));
+    for snapshot in std::fs::read_dir(state.path().join("journal")).unwrap() {
+        let snapshot = snapshot.unwrap().path();
+        if snapshot
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with("snap.")
+        {
+            std::fs::remove_file(snapshot).unwrap();
+        }
+    }
+    some_is_salvaged(state.path());
+}
+
+fn some_is_salvaged(state: &Path) {
+    let out = state.join("out");
+    let saved = salvage(&config(state), &out).unwrap();
+    assert!(saved.receipts > 0 && saved.receipts < ACTIONS, "{saved:?}");
+    assert!(
+        saved.missing_blocks > 0 || !saved.opened || saved.trouble.is_some(),
+        "{saved:?}"
+    );
+    assert_eq!(lines(&out.join("receipts.jsonl")).len() as u64, saved.receipts);
+}

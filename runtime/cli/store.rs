@@ -1,0 +1,216 @@
+//! `effectd store`: looking after what is on disk while nobody uses it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
+use effectd_bus::embedded::salvage::{Salvaged, salvage};
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::{Store as _, StoreError};
+use effectd_contracts::SystemClock;
+use serde_json::{Value, json};
+
+use super::backend::client_state;
+use super::output::{Form, Printer};
+use super::{Common, complain};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::state::State;
+
+const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
+
+/// Check the store, make its index anew, save what a damaged one still has, count what is in it
+///
+/// These commands need the store for themselves: while a daemon runs on it, they say so and exit with 75.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
+pub(super) struct StoreCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Read everything and change nothing: checksums, order, and that index and journal agree
+    ///
+    /// Exits with 1 if anything is wrong, and says what.
+    #[command(after_help = "Example:\n  effectd store check")]
+    Check {
+        /// How the answer is shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+    /// Make the index anew from the journal, and say whether it is the same as before
+    #[command(after_help = "Example:\n  effectd store rebuild")]
+    Rebuild {
+        /// How the answer is shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+    /// Write what can be read of a damaged store into a new directory, as JSON lines, and say what cannot
+    ///
+    /// The damaged store is left as it is. What is sealed stays sealed. Exits with 1 if something could not be read.
+    #[command(after_help = "Example:\n  effectd store salvage salvaged")]
+    Salvage {
+        /// A directory that is not there yet
+        #[arg(value_name = "DIR")]
+        into: PathBuf,
+        /// How the answer is shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+    /// Count what is in the store
+    #[command(after_help = "Example:\n  effectd store stats -o json")]
+    Stats {
+        /// How the answer is shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+}
+
+impl StoreCommand {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        let outcome = match &self.command {
+            Command::Check { output } => check(common, *output),
+            Command::Rebuild { output } => rebuild(common, *output),
+            Command::Salvage { into, output } => save(common, into, *output),
+            Command::Stats { output } => stats(common, *output),
+        };
+        outcome.unwrap_or_else(|error| {
+            complain(&error);
+            error.exit()
+        })
+    }
+}
+
+fn config(common: &Common) -> Result<EmbeddedConfig, Error> {
+    let state = State::existing(&client_state(common))?;
+    Ok(EmbeddedConfig::new(state.path()))
+}
+
+/// One value for programs, a line for each of its fields for people.
+fn show(value: &Value, form: Form) {
+    let mut printer = Printer::new(form, false, &COLUMNS);
+    match (form, value.as_object()) {
+        (Form::Table, Some(fields)) => {
+            for (name, value) in fields {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                printer.row(value, &[&name.replace('_', " "), &text]);
+            }
+        }
+        (Form::Table | Form::Json | Form::Jsonl, _) => printer.row(value, &[]),
+    }
+    printer.finish();
+}
+
+fn check(common: &Common, form: Form) -> Result<Exit, Error> {
+    let Checked {
+        blocks,
+        records,
+        bytes,
+        entries,
+        behind,
+        problems,
+    } = rescue::check(&config(common)?, &SystemClock)?;
+    problems.iter().for_each(|problem| complain(problem));
+    show(
+        &json!({
+            "ok": problems.is_empty(),
+            "blocks": blocks,
+            "records": records,
+            "bytes": bytes,
+            "index_entries": entries,
+            "index_behind": behind,
+            "problems": problems,
+        }),
+        form,
+    );
+    Ok(if problems.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Failed
+    })
+}
+
+fn rebuild(common: &Common, form: Form) -> Result<Exit, Error> {
+    let Rebuilt { blocks, same } = rescue::rebuild(&config(common)?, &SystemClock)?;
+    show(&json!({ "blocks": blocks, "same_as_before": same }), form);
+    Ok(Exit::Done)
+}
+
+fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Error> {
+    let Salvaged {
+        opened,
+        trouble,
+        blocks,
+        missing,
+        missing_blocks,
+        receipts,
+        events,
+        letters,
+    } = salvage(&config(common)?, into)?;
+    let whole = opened && trouble.is_none() && missing_blocks == 0;
+    show(
+        &json!({
+            "journal_opened": opened,
+            "trouble": trouble,
+            "blocks": blocks,
+            "missing_blocks": missing_blocks,
+            "missing": missing.iter().map(|(first, last)| json!({"first": first, "last": last})).collect::<Vec<_>>(),
+            "receipts": receipts,
+            "events": events,
+            "letters": letters,
+        }),
+        form,
+    );
+    Ok(if whole { Exit::Done } else { Exit::Failed })
+}
+
+fn stats(common: &Common, form: Form) -> Result<Exit, Error> {
+    let config = config(common)?;
+    let state = config.state.clone();
+    let store = embedded::open(config, Arc::new(SystemClock))?;
+    let topics: serde_json::Map<String, Value> = store
+        .topics()?
+        .into_iter()
+        .map(|(topic, end)| (topic.to_string(), json!(end)))
+        .collect();
+    let letters: u64 = store.letter_groups(None)?.iter().map(|group| group.count).sum();
+    let open = store.stats().intents_open;
+    store.close()?;
+    let size = |name: &str| -> Result<u64, Error> {
+        let path = state.join(name);
+        size_of(&path).map_err(|error| {
+            let reason = format!("{}: {error}", path.display());
+            Error::Store(StoreError::Unavailable { reason })
+        })
+    };
+    show(
+        &json!({
+            "events": topics,
+            "dead_letters": letters,
+            "open_intents": open,
+            "journal_bytes": size("journal")?,
+            "index_bytes": size("index")?,
+        }),
+        form,
+    );
+    Ok(Exit::Done)
+}
+
+/// What the files of a directory take on disk.
+fn size_of(path: &std::path::Path) -> std::io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() {
+            size_of(&entry.path())?
+        } else {
+            metadata.blocks() * 512
+        };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,166 @@
+//! `effectd store`: what an operator sees of a whole store and of a damaged one.
+
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::{Completion, NewLetter, NewReceipt, Store, TopicName};
+use effectd_contracts::{
+    ActionId, Digest, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, Topic,
+};
+
+use crate::harness::{Place, Running, example, write_note};
+
+#[test]
+fn the_store_is_checked_counted_made_anew_and_saved() {
+    let place = Place::new();
+    let run = place.effectd(&["run", example().to_str().unwrap()], None);
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+    let json = |arguments: &[&str]| -> (i32, serde_json::Value) {
+        let ended = place.effectd(arguments, None);
+        let value = serde_json::from_str(&ended.stdout());
+        (
+            ended.code(),
+            value.unwrap_or_else(|error| {
+                panic!("{arguments:?}: {error}: {} {}", ended.stdout(), ended.stderr())
+            }),
+        )
+    };
+    let (code, checked) = json(&["store", "check", "-o", "json"]);
+    assert_eq!((code, &checked["ok"]), (0, &serde_json::json!(true)), "{checked}");
+    let (code, stats) = json(&["store", "stats", "-o", "json"]);
+    assert_eq!(
+        (code, &stats["events"]["ACTION_EXECUTED"]),
+        (0, &serde_json::json!(1)),
+        "{stats}"
+    );
+    let (code, made) = json(&["store", "rebuild", "-o", "json"]);
+    assert_eq!(
+        (code, &made["same_as_before"]),
+        (0, &serde_json::json!(true)),
+        "{made}"
+    );
+    let into = place.state().join("saved");
+    let (code, saved) = json(&["store", "salvage", into.to_str().unwrap(), "-o", "json"]);
+    assert_eq!((code, &saved["receipts"]), (0, &serde_json::json!(1)), "{saved}");
+    assert!(into.join("receipts.jsonl").is_file());
+    let table = place.effectd(&["store", "check"], None);
+    assert!(
+        table.code() == 0 && table.stdout().contains("index entries"),
+        "{}",
+        table.stdout()
+    );
+}
+
+#[test]
+fn a_damaged_store_is_told_with_a_failing_exit_code() {
+    let place = Place::new();
+    place.effectd(&["run", example().to_str().unwrap()], None);
+    let manifest = place.state().join("index/manifest");
+    let mut bytes = std::fs::read(&manifest).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&manifest, bytes).unwrap();
+    let checked = place.effectd(&["store", "check"], None);
+    assert!(
+        checked.code() == 1 && checked.stderr().contains("the index"),
+        "{}",
+        checked.stderr()
+    );
+    assert_eq!(place.effectd(&["store", "rebuild"], None).code(), 0);
+    assert_eq!(place.effectd(&["store", "check"], None).code(), 0);
+}
+
+/// Leaves a dead letter in the store: a copy of the decision that was carried out, about another action.
+fn leave_letter(place: &Place, action: &str) {
+    let config = EmbeddedConfig::new(place.state());
+    let store = embedded::open(config, std::sync::Arc::new(SystemClock)).unwrap();
+    let topic: TopicName = Topic::ActionDecision.into();
+    let page = store.read(&topic, 0, 1).unwrap();
+    let event: serde_json::Value = serde_json::from_slice(page.events[0].body.bytes().unwrap()).unwrap();
+    let mut data = event["data"].clone();
+    data["request"] = write_note(action, "workspace/again.txt", "at last");
+    let id = ActionId::new(action).unwrap();
+    let receipt = NewReceipt {
+        receipt_id: ReceiptId::fresh(),
+        action_id: id,
+        action_digest: Digest::of(b"request"),
+        tool_id: ToolId::new("files.write_text").unwrap(),
+        subject_id: SubjectId::new("agent://planner@deviceA").unwrap(),
+        space_id: SpaceId::new("shared:household").unwrap(),
+        status: Status::Error,
+        key: None,
+        params_digest: Digest::of(b"params"),
+        time: Timestamp::now(),
+        body: b"{}".to_vec(),
+    };
+    let letter = NewLetter {
+        topic,
+        code: "timed_out".into(),
+        detail: "no answer within 30 s".into(),
+        attempts: 3,
+        payload: serde_json::to_vec(&data).unwrap(),
+    };
+    let completion = Completion {
+        receipt,
+        events: Vec::new(),
+        fence: None,
+        leases: Vec::new(),
+        letter: Some(letter),
+        retire: Vec::new(),
+        links: Vec::new(),
+    };
+    store.commit(completion).wait().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn a_dead_letter_is_requeued_once_and_carried_out() {
+    let place = Place::new();
+    assert_eq!(place.run(&write_note("first", "workspace/x", "x")).code(), 0);
+    leave_letter(&place, "again");
+    let listed = place.effectd(
+        &["dlq", "list", "--tool", "files.write_text", "-o", "jsonl"],
+        None,
+    );
+    let letter: serde_json::Value = serde_json::from_str(&listed.stdout()).unwrap();
+    assert_eq!(letter["action_id"], "again", "{letter}");
+    assert!(!listed.stdout().contains("at last"), "parameters are not shown");
+    let mirror = std::fs::read_to_string(place.state().join("bus/dlq/ACTION_DECISION.jsonl")).unwrap();
+    assert!(
+        mirror.contains("\"again\"") && !mirror.contains("no answer"),
+        "{mirror}"
+    );
+    let cause = letter["cause"].as_str().unwrap();
+    let causes = place.effectd(&["dlq", "causes"], None);
+    assert!(causes.stdout().contains(cause), "{}", causes.stdout());
+    assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 0);
+    let requeued = place.effectd(&["dlq", "requeue", "--all", "--cause", cause], None);
+    assert!(
+        requeued.code() == 0 && requeued.stdout().contains("requeued"),
+        "{}",
+        requeued.stderr()
+    );
+    let again = place.effectd(&["dlq", "requeue", "0"], None);
+    assert!(
+        again.code() == 0 && again.stdout().contains("gone"),
+        "{}",
+        again.stderr()
+    );
+    let waited = place.effectd(&["wait", "again"], None);
+    assert_eq!(waited.code(), 0, "{}{}", waited.stdout(), waited.stderr());
+    let text = std::fs::read_to_string(place.path("workspace/again.txt")).unwrap();
+    assert_eq!(text, "at last");
+    assert!(!place.state().join("bus/dlq/ACTION_DECISION.jsonl").exists());
+}
+
+#[test]
+fn a_purged_letter_is_gone() {
+    let place = Place::new();
+    assert_eq!(place.run(&write_note("first", "workspace/x", "x")).code(), 0);
+    leave_letter(&place, "again");
+    let purged = place.effectd(&["dlq", "purge", "0", "-o", "json"], None);
+    assert!(
+        purged.code() == 0 && purged.stdout().contains("purged"),
+        "{}",
+        purged.stderr()
+    );
+    assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 69);
+    assert_eq!(place.effectd(&["dlq", "list", "-o", "jsonl"], None).stdout(), "");
+}
