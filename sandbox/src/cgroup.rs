@@ -69,6 +69,7 @@ struct Group {
     path: PathBuf,
     process_path: Option<PathBuf>,
     limit_bytes: u64,
+    limit_processes: u64,
     peak: fs::File,
     events: fs::File,
     process_events: Option<fs::File>,
@@ -186,6 +187,7 @@ impl Cgroups {
             path,
             process_path,
             limit_bytes: u64::MAX,
+            limit_processes: u64::MAX,
             peak,
             events: memory_events,
             process_events: events,
@@ -293,8 +295,12 @@ impl Slot {
         let Some(group) = &mut self.group else {
             return Ok(());
         };
-        if let (Some(path), 2..) = (&group.process_path, processes) {
-            fs::write(path.join("pids.max"), processes.to_string())?;
+        match &group.process_path {
+            Some(path) if processes > 1 && group.limit_processes != processes => {
+                fs::write(path.join("pids.max"), processes.to_string())?;
+                group.limit_processes = processes;
+            }
+            Some(_) | None => {}
         }
         if group.limit_bytes == bytes {
             return Ok(());

@@ -18,7 +18,9 @@ use crate::limits::{BOOT_TIME_MAX, CHILD_SETUP_TIME_MAX, READY_DECAY, REAP_TIME_
 use crate::pool::{Pool, Ready};
 use crate::sys::{process, socket};
 use crate::trouble::explain;
-use crate::wire::{Booted, CONTROL_BYTES_MAX, CONTROL_CHILD, HEADER_BYTES, Kind, SetupFailure, parse_header};
+use crate::wire::{
+    Booted, CONTROL_BYTES_MAX, CONTROL_CHILD, HEADER_BYTES, Kind, parse_header, unpack_failure,
+};
 use crate::zygote::ZYGOTE_ARGUMENT;
 
 /// How the zygote is started.
@@ -229,9 +231,9 @@ fn confirm(
             ready.cgroup = place(pool, &ready)?;
             Ok(Some(ready))
         }
-        (Some((Kind::Unconfined, _)), _) => match serde_json::from_slice::<SetupFailure>(payload) {
-            Ok(failure) => Err(explain(&failure, &pool.boot)),
-            Err(_) => Ok(None),
+        (Some((Kind::Unconfined, _)), _) => match unpack_failure(payload) {
+            Some(failure) => Err(explain(&failure, &pool.boot)),
+            None => Ok(None),
         },
         (_, _) => Ok(None),
     }

@@ -16,11 +16,14 @@ mod rules;
 mod syscalls;
 
 mod cgroup;
+mod denials;
 mod ending;
+mod hear;
 mod isolation;
 mod keeper;
 mod pool;
 mod run;
+mod settle;
 mod trouble;
 mod wire;
 
@@ -37,4 +40,5 @@ pub use call::{Answer, Call, Denial, DenialSource, Ending, Limits, Narrowing, Us
 pub use error::SandboxError;
 pub use pool::PoolSize;
 pub use sandbox::{Sandbox, SandboxConfig, ZygoteInfo};
+pub use settle::Reply;
 pub use zygote::{ChildCtx, Dispatch, ZYGOTE_ARGUMENT, init};

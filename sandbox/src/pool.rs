@@ -289,6 +289,13 @@ impl State {
 /// A call under way.
 pub(crate) struct InFlight(Arc<Pool>);
 
+impl InFlight {
+    /// Where it is under way.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.lock();

@@ -1,40 +1,37 @@
-//! One call: hand over the request, listen, and see to it that everything is dead before anybody is answered.
+//! One call: hand over the request, listen, and see to it that nothing can run any more before anybody is answered.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Instant;
 
-use effectd_contracts::Code;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::call::{Answer, Call, Denial, DenialSource, Usage};
-use crate::cgroup::{Cgroups, Seen, Slot};
+use crate::call::{Call, Denial, DenialSource};
+use crate::cgroup::Cgroups;
+use crate::denials::Denials;
 use crate::drill::Drill;
-use crate::ending::{Cause, Facts, classify};
+use crate::ending::Cause;
 use crate::error::SandboxError;
+use crate::hear::{NOTES_BYTES_MAX, understand};
 use crate::isolation;
-use crate::limits::{DENIAL_TEXT_BYTES_MAX, DENIALS_MAX, DENIALS_NAMED_MAX, REAP_TIME_MAX};
-use crate::pool::{Pool, Ready};
+use crate::limits::{DENIALS_MAX, REAP_TIME_MAX};
+use crate::pool::{InFlight, Pool, Ready};
 use crate::profile::{Ceilings, OnDenied, Profile};
-use crate::sys::process::{self, Ended};
-use crate::sys::seccomp;
+use crate::settle::{CallSummary, Reply};
+use crate::sys::{process, seccomp};
 use crate::syscalls;
-use crate::wire::{
-    ENDED_BYTES, HEADER_BYTES, Kind, Orders, SetupFailure, header, join, parse_header, split, unpack_ended,
-};
-
-/// Room beside the answer for the child's own list of refused paths.
-const NOTES_BYTES_MAX: usize = DENIALS_NAMED_MAX * (DENIAL_TEXT_BYTES_MAX * 6 + 128) + 64;
+use crate::wire::{HEADER_BYTES, Kind, Orders, parse_header};
 
 /// Makes the call in this child, which is used up by it. A drill, if there is one, takes the place of the request.
 pub(crate) async fn run(
-    pool: &Pool,
+    in_flight: InFlight,
     mut child: Ready,
     call: &Call,
     drill: Option<Drill>,
-) -> Result<Answer, SandboxError> {
+) -> Result<Reply, SandboxError> {
+    let pool = in_flight.pool();
     let ceilings = isolation::ceilings(pool, &call.limits);
     if let Some(slot) = &mut child.cgroup {
         slot.limit(ceilings.memory_bytes, ceilings.processes)
@@ -44,43 +41,19 @@ pub(crate) async fn run(
     let begun = Instant::now();
     let mut denials = Denials::default();
     let cause = converse(pool, &child, call, &frame, &ceilings, &mut denials).await?;
-    let _gone = process::kill(child.pidfd.as_fd());
-    // While the kernel takes the tree down, there is time to read what its group has seen.
-    let early = matches!(cause, Cause::Replied(_)).then(|| seen(&child));
-    let ended = reaped(pool, &child).await;
-    let wall = begun.elapsed();
-    let seen = early.unwrap_or_else(|| seen(&child));
-
-    let facts = Facts {
-        ended,
-        oom_kills: seen.oom_kills,
-        fork_refusals: seen.fork_refusals,
-        cpu_limit_ms: ceilings.cpu_ms,
+    let call = CallSummary {
+        tool_id: call.tool_id.clone(),
+        trace_id: call.trace_id.clone(),
     };
-    if let (Some(slot), Some(_)) = (child.cgroup.take(), ended) {
-        slot.recycle();
-    }
-    denials.count_unanswered(&cause, &facts);
-    let usage = usage(ended.unwrap_or_default(), seen.peak_bytes, wall);
-    let wrote_too_much = usage.bytes_written > ceilings.written_bytes;
-    let replied = matches!(cause, Cause::Replied(_));
-    let cause = if replied && wrote_too_much {
-        Cause::WroteTooMuch
-    } else {
-        cause
-    };
-    denials.log(call);
-    let (ending, denials) = (classify(cause, &facts), denials.0);
-    Ok(Answer {
-        ending,
-        usage,
-        isolation: pool.isolation(&ceilings),
+    Ok(Reply {
+        child,
+        call,
+        ceilings,
+        cause,
         denials,
+        begun,
+        in_flight,
     })
-}
-
-fn seen(child: &Ready) -> Seen {
-    child.cgroup.as_ref().map(Slot::seen).unwrap_or_default()
 }
 
 /// The one message into the child.
@@ -101,21 +74,7 @@ fn frame(
         drill,
     };
     let orders = serde_json::to_vec(&orders).map_err(|error| SandboxError::Refused(error.to_string()))?;
-    let payload = join(&orders, &call.request);
-    let mut frame = header(Kind::Request, payload.len()).to_vec();
-    frame.extend_from_slice(&payload);
-    Ok(frame)
-}
-
-fn usage(ended: Ended, peak_bytes: Option<u64>, wall: std::time::Duration) -> Usage {
-    Usage {
-        cpu_user_us: ended.user_us,
-        cpu_system_us: ended.system_us,
-        // What a child held before it was put into its group is not in the group's count.
-        peak_memory_bytes: peak_bytes.unwrap_or(0).max(ended.resident_max_kib * 1_024),
-        bytes_written: ended.blocks_written * 512,
-        wall,
-    }
+    Ok(crate::wire::frame(Kind::Request, &orders, &call.request))
 }
 
 /// Sends the request and listens until one of the ways in which a call can end has come.
@@ -127,7 +86,16 @@ async fn converse(
     ceilings: &Ceilings,
     denials: &mut Denials,
 ) -> Result<Cause, SandboxError> {
-    let channel = watched(&child.channel, Interest::READABLE | Interest::WRITABLE)?;
+    // The child is on its way before anything else is prepared here.
+    // If it has died while it waited, the channel will say so again.
+    let sent = send_now(&child.channel, frame).unwrap_or(0);
+    let frame = &frame[sent..];
+    let interest = if frame.is_empty() {
+        Interest::READABLE
+    } else {
+        Interest::READABLE | Interest::WRITABLE
+    };
+    let channel = watched(&child.channel, interest)?;
     let listener = watched(&child.listener, Interest::READABLE)?;
     let mut told = Vec::new();
     let cause = tokio::select! {
@@ -139,14 +107,36 @@ async fn converse(
     for denial in told {
         denials.add(denial);
     }
+    let _gone = process::kill(child.pidfd.as_fd());
+    contained(pool, &listener).await;
     Ok(cause)
 }
 
-fn watched(fd: &OwnedFd, interest: Interest) -> Result<AsyncFd<std::os::fd::BorrowedFd<'_>>, SandboxError> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    let set = fcntl(fd, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK));
-    set.map_err(io::Error::from)
-        .map_err(SandboxError::io("watching a child"))?;
+/// Waits until nothing of the killed tree can run any more. The kernel says so itself: a filter's listener hangs up when the
+/// last process that has the filter is on its way out, from which there is no return to the process's own code. Every
+/// process of the tree has it, by inheritance, and none can shed it. Where the kernel takes longer than it ever should, the
+/// zygote is given up, and its end takes the tree along.
+async fn contained(pool: &Pool, listener: &Watched<'_>) {
+    let hung_up = async {
+        loop {
+            if events_now(listener.get_ref()).contains(PollFlags::POLLHUP) {
+                return;
+            }
+            match listener.readable().await {
+                Ok(mut guard) => guard.clear_ready(),
+                Err(_) => return,
+            }
+        }
+    };
+    if tokio::time::timeout(REAP_TIME_MAX, hung_up).await.is_err() {
+        pool.give_up_zygote();
+    }
+}
+
+pub(crate) fn watched(
+    fd: &OwnedFd,
+    interest: Interest,
+) -> Result<AsyncFd<std::os::fd::BorrowedFd<'_>>, SandboxError> {
     #[allow(
         unsafe_code,
         reason = "tokio asks for the promise that the descriptor stays open"
@@ -156,7 +146,7 @@ fn watched(fd: &OwnedFd, interest: Interest) -> Result<AsyncFd<std::os::fd::Borr
     registered.map_err(|error| SandboxError::io("watching a child")(error.into_parts().1))
 }
 
-type Watched<'a> = AsyncFd<std::os::fd::BorrowedFd<'a>>;
+pub(crate) type Watched<'a> = AsyncFd<std::os::fd::BorrowedFd<'a>>;
 
 async fn exchange(channel: &Watched<'_>, frame: &[u8], output_max: usize, told: &mut Vec<Denial>) -> Cause {
     if write_all(channel, frame).await.is_err() {
@@ -185,32 +175,16 @@ async fn exchange(channel: &Watched<'_>, frame: &[u8], output_max: usize, told: 
     understand(kind, &payload, output_max, told)
 }
 
-fn understand(kind: Kind, payload: &[u8], output_max: usize, told: &mut Vec<Denial>) -> Cause {
-    match kind {
-        Kind::Reply => {
-            let Some((notes, answer)) = split(payload) else {
-                return Cause::Garbage;
-            };
-            if answer.len() > output_max {
-                return Cause::OutputLimit;
-            }
-            let Ok(notes) = serde_json::from_slice::<Vec<Denial>>(notes) else {
-                return Cause::Garbage;
-            };
-            // Whatever the child claims, it is the child's own word.
-            let notes = notes.into_iter().take(DENIALS_NAMED_MAX);
-            told.extend(notes.map(|note| Denial {
-                source: DenialSource::Child,
-                ..note
-            }));
-            Cause::Replied(answer.to_vec())
-        }
-        Kind::Panicked => Cause::Panicked,
-        Kind::Unconfined => match serde_json::from_slice::<SetupFailure>(payload) {
-            Ok(failure) => Cause::NotNarrowed(format!("{:?}", failure.step)),
-            Err(_) => Cause::Garbage,
-        },
-        Kind::Ready | Kind::Request => Cause::Garbage,
+/// Sends as much as there is room for now.
+fn send_now(channel: &impl AsRawFd, bytes: &[u8]) -> io::Result<usize> {
+    use nix::sys::socket::{MsgFlags, send};
+    match send(
+        channel.as_raw_fd(),
+        bytes,
+        MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
+    ) {
+        Err(nix::errno::Errno::EAGAIN) => Ok(0),
+        sent => Ok(sent?),
     }
 }
 
@@ -218,7 +192,7 @@ async fn write_all(channel: &Watched<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut guard = channel.writable().await?;
         let written = guard.try_io(|fd| {
-            let flags = nix::sys::socket::MsgFlags::MSG_NOSIGNAL;
+            let flags = nix::sys::socket::MsgFlags::MSG_NOSIGNAL | nix::sys::socket::MsgFlags::MSG_DONTWAIT;
             Ok(nix::sys::socket::send(fd.as_raw_fd(), bytes, flags)?)
         });
         match written {
@@ -230,7 +204,7 @@ async fn write_all(channel: &Watched<'_>, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Reads exactly `length` bytes; memory grows with what has come, not with what was announced.
-async fn read_up_to(channel: &Watched<'_>, into: &mut Vec<u8>, length: usize) -> io::Result<()> {
+pub(crate) async fn read_up_to(channel: &Watched<'_>, into: &mut Vec<u8>, length: usize) -> io::Result<()> {
     const STEP: usize = 64 * 1024;
     let mut buffer = vec![0; length.min(STEP)];
     while into.len() < length {
@@ -285,84 +259,5 @@ fn events_now(fd: &impl AsFd) -> PollFlags {
     match poll(&mut fds, PollTimeout::ZERO) {
         Ok(_) => fds[0].revents().unwrap_or(PollFlags::POLLERR),
         Err(_) => PollFlags::empty(),
-    }
-}
-
-/// Waits for the zygote's report that the tree, which has been killed, is reaped. `None` means that the zygote died as well,
-/// and with it, by the kernel's own rule, the tree.
-async fn reaped(pool: &Pool, child: &Ready) -> Option<Ended> {
-    let status = watched(&child.status, Interest::READABLE).ok()?;
-    let mut report = Vec::with_capacity(ENDED_BYTES);
-    let waited = tokio::time::timeout(REAP_TIME_MAX, read_up_to(&status, &mut report, ENDED_BYTES)).await;
-    if waited.is_err() {
-        pool.give_up_zygote();
-    }
-    report.first_chunk::<ENDED_BYTES>().map(unpack_ended)
-}
-
-/// What was refused, merged and bounded.
-#[derive(Default)]
-struct Denials(Vec<Denial>);
-
-impl Denials {
-    /// What the kernel refused to a part of the tree while the whole still answered.
-    fn count_unanswered(&mut self, cause: &Cause, facts: &Facts) {
-        let replied = matches!(cause, Cause::Replied(_));
-        // The kernel killed at once; it does not say which of the banned calls it was.
-        let by_filter =
-            |ended: Ended| libc::WIFSIGNALED(ended.status) && libc::WTERMSIG(ended.status) == libc::SIGSYS;
-        if matches!(cause, Cause::Silent) && facts.ended.is_some_and(by_filter) {
-            self.count(Code::SyscallDenied, "a banned system call", DenialSource::Kernel);
-        }
-        if replied && facts.oom_kills > 0 {
-            self.count(
-                Code::MemoryLimit,
-                "a process was killed for lack of memory",
-                DenialSource::Kernel,
-            );
-        }
-        if facts.fork_refusals > 0 {
-            let count = u32::try_from(facts.fork_refusals).unwrap_or(u32::MAX);
-            let what = "starting another process".to_owned();
-            self.add(Denial {
-                code: Code::ProcessLimit,
-                what,
-                count,
-                source: DenialSource::Kernel,
-            });
-        }
-    }
-
-    fn log(&self, call: &Call) {
-        for denial in &self.0 {
-            tracing::warn!(
-                trace_id = call.trace_id.as_str(),
-                tool_id = call.tool_id.as_str(),
-                code = denial.code.as_str(),
-                what = denial.what,
-                count = denial.count,
-                "refused in the sandbox"
-            );
-        }
-    }
-
-    fn count(&mut self, code: Code, what: &str, source: DenialSource) {
-        self.add(Denial {
-            code,
-            what: what.to_owned(),
-            count: 1,
-            source,
-        });
-    }
-
-    fn add(&mut self, denial: Denial) {
-        let same = |known: &&mut Denial| {
-            known.code == denial.code && known.what == denial.what && known.source == denial.source
-        };
-        if let Some(known) = self.0.iter_mut().find(same) {
-            known.count = known.count.saturating_add(denial.count);
-        } else if self.0.len() < DENIALS_NAMED_MAX {
-            self.0.push(denial);
-        }
     }
 }

@@ -18,6 +18,7 @@ use crate::keeper::{Starter, keep};
 use crate::limits::{LANDLOCK_ABI_MIN, READY_MAX, READY_MIN, STAND_IN_ID, ZYGOTES_MAX};
 use crate::pool::{Pool, PoolSize};
 use crate::profile::Profile;
+use crate::settle::Reply;
 use crate::sys::process::landlock_abi;
 use crate::trouble::landlock_fix;
 use crate::wire::{Boot, Identity};
@@ -141,20 +142,26 @@ impl Sandbox {
     /// Makes one call. The answer comes when every process it started is dead and reaped; dropping the future kills them.
     /// Any tokio runtime will do that has its I/O and time drivers enabled.
     pub async fn call(&self, call: Call) -> Result<Answer, SandboxError> {
+        Ok(self.ask(call).await?.settle().await)
+    }
+
+    /// The same in two steps, for callers who have something to do while the kernel takes the processes down. What comes is
+    /// the reply, as soon as nothing that the call started can ever run again.
+    pub async fn ask(&self, call: Call) -> Result<Reply, SandboxError> {
         self.make(&call, None).await
     }
 
     /// The same with an attack of our own in place of the tool.
     pub(crate) async fn drill(&self, call: Call, drill: Drill) -> Result<Answer, SandboxError> {
-        self.make(&call, Some(drill)).await
+        Ok(self.make(&call, Some(drill)).await?.settle().await)
     }
 
-    async fn make(&self, call: &Call, drill: Option<Drill>) -> Result<Answer, SandboxError> {
+    async fn make(&self, call: &Call, drill: Option<Drill>) -> Result<Reply, SandboxError> {
         call.check()?;
         let pool = self.pool_for(call.effective_profile(), &call.space_root)?;
-        let _in_flight = pool.enter();
+        let in_flight = pool.enter();
         let child = pool.take().await?;
-        crate::run::run(&pool, child, call, drill).await
+        crate::run::run(in_flight, child, call, drill).await
     }
 
     /// Starts the zygote for a (profile, space root) and waits for its first child, so that the first call finds it ready,

@@ -7,8 +7,16 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::call::DenialSource;
+use crate::ending::Cause;
 use crate::filter::{Program, Verdict, compile};
+use crate::hear::{NOTES_BYTES_MAX, understand};
+use crate::limits::{DENIALS_NAMED_MAX, OUTPUT_BYTES_MAX};
 use crate::sys::seccomp;
+use crate::wire::{
+    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, pack_ended, parse_header, unpack_ended,
+    unpack_failure, unpack_request,
+};
 
 /// What a simulated host lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,4 +46,137 @@ pub fn without(missing: Missing, command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec the closure makes two system calls; the copy of the program that it allocates is small
     // and the allocator of a test's command is not held by another thread for long, at worst the test hangs.
     unsafe { command.pre_exec(install) }
+}
+
+/// Reads arbitrary bytes as each side of the channel does, in every direction: what a child tells the runtime, what the
+/// runtime tells a child, and what runtime and zygote tell each other. It panics if anything is understood that should not
+/// be, or if something that was understood does not survive being said again.
+pub fn overhear(bytes: &[u8]) {
+    from_child(bytes);
+    to_child(bytes);
+    if let Some(report) = bytes.first_chunk::<ENDED_BYTES>() {
+        assert_eq!(&pack_ended(&unpack_ended(report)), report);
+    }
+    if let Ok(boot) = serde_json::from_slice::<Boot>(bytes) {
+        said_again(&boot);
+    }
+    if let Ok(booted) = serde_json::from_slice::<Booted>(bytes) {
+        said_again(&booted);
+    }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "what was read from JSON can be written as JSON; if not, the fuzzer shall find it"
+)]
+fn said_again<T: serde::Serialize + serde::de::DeserializeOwned>(what: &T) {
+    let text = serde_json::to_vec(what).expect("writes");
+    let back: T = serde_json::from_slice(&text).expect("reads back");
+    assert_eq!(serde_json::to_vec(&back).expect("writes"), text);
+}
+
+fn from_child(bytes: &[u8]) {
+    let Some((head, payload)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return;
+    };
+    let Some((kind, length)) = parse_header(head) else {
+        return;
+    };
+    let output_max = 1_024;
+    let mut told = Vec::new();
+    // Also with a length that lies: the reader has then kept what came.
+    let payload = &payload[..payload.len().min(length)];
+    let cause = understand(kind, payload, output_max, &mut told);
+    assert!(told.len() <= DENIALS_NAMED_MAX, "a child fills the list");
+    assert!(
+        told.iter().all(|denial| denial.source == DenialSource::Child),
+        "a child speaks for the kernel"
+    );
+    match cause {
+        Cause::Replied(answer) => {
+            assert!(kind == Kind::Reply && answer.len() <= output_max && answer.len() <= payload.len());
+        }
+        Cause::NotNarrowed(_) => assert!(unpack_failure(payload).is_some()),
+        Cause::Panicked => assert_eq!(kind, Kind::Panicked),
+        Cause::Garbage | Cause::OutputLimit => {}
+        Cause::Denied { .. } | Cause::TimedOut | Cause::WroteTooMuch | Cause::Silent => {
+            unreachable!("a child's words decide none of these")
+        }
+    }
+    assert!(NOTES_BYTES_MAX < OUTPUT_BYTES_MAX as usize);
+}
+
+fn to_child(payload: &[u8]) {
+    if let Some((orders, request)) = unpack_request(payload) {
+        said_again(&orders);
+        let text = serde_json::to_vec(&orders).unwrap_or_default();
+        let whole = frame(Kind::Request, &text, &request);
+        let again = unpack_request(&whole[HEADER_BYTES..]).map(|(_, request)| request);
+        assert_eq!(again, Some(request));
+    }
+}
+
+/// Frames of every kind as they are really sent, for a fuzzer to begin with.
+pub fn samples() -> Vec<Vec<u8>> {
+    let notes = br#"[{"code":"path_denied","what":"x","count":1,"source":"child"}]"#;
+    let failure = br#"{"step":"Landlock","errno":1,"detail":"x"}"#;
+    let orders = br#"{"ceilings":{"cpu_ms":1,"memory_bytes":1,"processes":1,"open_files":1,"file_bytes":1,"written_bytes":1,"output_bytes":1,"tmp_bytes":1},"narrowing":{"readable":null,"writable":["a"],"tmp":true},"timeout_ms":5,"memory_by_process":false,"processes_by_cgroup":true,"drill":null}"#;
+    vec![
+        frame(Kind::Reply, notes, b"answer"),
+        frame(Kind::Reply, b"[]", b""),
+        frame(Kind::Unconfined, failure, b""),
+        frame(Kind::Panicked, b"", b""),
+        frame(Kind::Request, orders, b"request"),
+        frame(Kind::Request, orders, b"request")[HEADER_BYTES..].to_vec(),
+        br#""Ready""#.to_vec(),
+        [&b"{\"Failed\":"[..], failure, b"}"].concat(),
+        vec![7; ENDED_BYTES],
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A short run of what the fuzz target does for long, always the same: samples cut short, lengthened, spliced and with
+    /// bytes changed, by a small generator.
+    #[test]
+    fn the_channel_survives_garbage_in_every_direction() {
+        let samples = samples();
+        for sample in &samples {
+            overhear(sample);
+        }
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        let mut next = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below.max(1) as u64) as usize
+        };
+        for _ in 0..30_000 {
+            let mut bytes = samples[next(samples.len())].clone();
+            for _ in 0..next(6) {
+                let at = next(bytes.len());
+                match next(5) {
+                    0 => bytes.truncate(at),
+                    1 => bytes.extend_from_slice(&samples[next(samples.len())]),
+                    2 if !bytes.is_empty() => bytes[at] = next(256) as u8,
+                    3 if !bytes.is_empty() => bytes[at] ^= 1 << next(8),
+                    _ => bytes.insert(at, b"{}[]\",:0n"[next(9)]),
+                }
+            }
+            overhear(&bytes);
+        }
+    }
+
+    #[test]
+    fn the_samples_are_understood() {
+        let mut told = Vec::new();
+        let samples = samples();
+        let reply = understand(Kind::Reply, &samples[0][HEADER_BYTES..], 100, &mut told);
+        assert_eq!((reply, told.len()), (Cause::Replied(b"answer".to_vec()), 1));
+        assert!(unpack_request(&samples[5]).is_some());
+        assert!(unpack_failure(&samples[2][HEADER_BYTES..]).is_some());
+        assert!(serde_json::from_slice::<Booted>(&samples[7]).is_ok());
+    }
 }

@@ -131,6 +131,17 @@ pub(crate) fn header(kind: Kind, length: usize) -> [u8; HEADER_BYTES] {
     bytes
 }
 
+/// A whole frame of two parts, in one piece: whoever waits for it is woken once.
+pub(crate) fn frame(kind: Kind, first: &[u8], second: &[u8]) -> Vec<u8> {
+    let length = 4 + first.len() + second.len();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + length);
+    bytes.extend_from_slice(&header(kind, length));
+    bytes.extend_from_slice(&(first.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(first);
+    bytes.extend_from_slice(second);
+    bytes
+}
+
 /// Reads a head; `None` if it is not one.
 pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<(Kind, usize)> {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -153,19 +164,21 @@ pub(crate) struct Orders {
     pub(crate) drill: Option<Drill>,
 }
 
-/// Two parts in one payload: a length, the JSON of the first, the bytes of the second.
-pub(crate) fn join(first: &[u8], second: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(4 + first.len() + second.len());
-    bytes.extend_from_slice(&(first.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(first);
-    bytes.extend_from_slice(second);
-    bytes
-}
-
-/// The reverse of [`join`]; `None` if the length lies.
+/// The two parts of a payload that [`frame`] has joined; `None` if the length lies.
 pub(crate) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+/// What a request's payload says; `None` if it is not one.
+pub(crate) fn unpack_request(payload: &[u8]) -> Option<(Orders, Vec<u8>)> {
+    let (orders, request) = split(payload)?;
+    Some((serde_json::from_slice(orders).ok()?, request.to_vec()))
+}
+
+/// Why a child could not confine itself; `None` if it does not say.
+pub(crate) fn unpack_failure(payload: &[u8]) -> Option<SetupFailure> {
+    serde_json::from_slice(split(payload)?.0).ok()
 }
 
 /// Size of a status report.
@@ -229,7 +242,8 @@ mod tests {
 
     #[test]
     fn a_lying_length_is_noticed() {
-        assert_eq!(split(&join(b"{}", b"abc")), Some((&b"{}"[..], &b"abc"[..])));
+        let whole = frame(Kind::Reply, b"{}", b"abc");
+        assert_eq!(split(&whole[HEADER_BYTES..]), Some((&b"{}"[..], &b"abc"[..])));
         assert_eq!(split(&[255, 255, 255, 255, 1]), None);
         assert_eq!(split(&[1]), None);
     }

@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use super::At;
 use super::identity::write_maps;
 use super::tree::{TMP, WORKSPACE, World};
-use crate::call::{Denial, DenialSource};
+use crate::call::{Denial, DenialSource, Narrowing};
 use crate::ending::{EXIT_ABORTED, EXIT_CPU_LIMIT, EXIT_FILE_LIMIT, EXIT_MEMORY_LIMIT};
 use crate::limits::{
     CPU_GRACE_S, DENIAL_TEXT_BYTES_MAX, DENIALS_NAMED_MAX, REQUEST_BYTES_MAX, TMP_FILES_MAX,
@@ -22,7 +22,9 @@ use crate::limits::{
 use crate::profile::ChildNamespace;
 use crate::rules::{self, Scope};
 use crate::sys::{mount, process, seccomp, socket};
-use crate::wire::{Boot, HEADER_BYTES, Kind, Orders, SetupFailure, Step, header, join, parse_header, split};
+use crate::wire::{
+    Boot, HEADER_BYTES, Kind, Orders, SetupFailure, Step, frame, header, parse_header, unpack_request,
+};
 
 /// Runs one request inside the confined process and returns the answer's bytes. It belongs to the embedding program, which
 /// knows the tools; a panic in it is caught and ends the call.
@@ -38,6 +40,12 @@ pub(super) struct Zygote {
 
 /// How far the limit on processes lies behind the cgroup's, where there is one.
 const PROCESSES_SLACK: u64 = 4;
+
+/// Most requests come whole with the first read.
+const FIRST_READ_BYTES: usize = 8 * 1_024;
+/// What a small call uses of its stack and heap.
+const REHEARSED_STACK_BYTES: usize = 16 * 1_024;
+const REHEARSED_HEAP_BYTES: usize = 32 * 1_024;
 
 const CHANNEL: i32 = 3;
 const WORKSPACE_SLOT: i32 = 4;
@@ -99,25 +107,19 @@ impl ChildCtx {
 }
 
 /// The child's whole life. Whatever fails before the request is there is reported, and nothing runs.
-pub(super) fn run(zygote: &Zygote, channel: &OwnedFd) -> ! {
-    if let Err(failure) = confine(zygote, channel) {
+pub(super) fn run(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> ! {
+    if let Err(failure) = confine(zygote, channel, scratch) {
         let text = serde_json::to_vec(&failure).unwrap_or_default();
-        let mut frame = header(Kind::Unconfined, text.len()).to_vec();
-        frame.extend_from_slice(&text);
-        let _gone = nix::unistd::write(channel, &frame);
+        let _gone = nix::unistd::write(channel, &frame(Kind::Unconfined, &text, &[]));
         process::exit_now(1);
     }
     let mut channel = Channel;
-    let outcome = serve(zygote, &mut channel);
-    let (kind, payload) = match outcome {
+    let frame = match serve(zygote, &mut channel) {
         // The runtime closed the channel: this child is not needed any more.
         Err(_) => process::exit_now(0),
-        Ok(outcome) => outcome,
+        Ok(frame) => frame,
     };
-    let sent = channel
-        .write_all(&header(kind, payload.len()))
-        .and_then(|()| channel.write_all(&payload));
-    process::exit_now(i32::from(sent.is_err()))
+    process::exit_now(i32::from(channel.write_all(&frame).is_err()))
 }
 
 /// The channel, used by plain reads and writes: the socket calls stay banned.
@@ -139,7 +141,7 @@ impl Write for Channel {
     }
 }
 
-fn confine(zygote: &Zygote, channel: &OwnedFd) -> Result<(), SetupFailure> {
+fn confine(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> Result<(), SetupFailure> {
     let boot = &zygote.boot;
     nix::unistd::setsid().at(Step::ChildStart)?;
     reset_signals().at(Step::ChildStart)?;
@@ -151,7 +153,12 @@ fn confine(zygote: &Zygote, channel: &OwnedFd) -> Result<(), SetupFailure> {
         prctl::set_dumpable(true).at(Step::ChildUserMapping)?;
         write_maps("/proc/self", boot.identity).at(Step::ChildUserMapping)?;
     }
-    let mounts = own_mounts(boot)?;
+    if boot.child_namespaces.contains(&ChildNamespace::Mount) {
+        // The zygote's handle leads into the zygote's mounts, where no path of this process's own names it.
+        let own = super::tree::open_workspace().at(Step::ChildMounts)?;
+        process::place_fd(own.as_fd(), WORKSPACE_SLOT, false).at(Step::ChildMounts)?;
+    }
+    let mounts = own_mounts(boot, scratch)?;
     nix::unistd::fchdir(process::slot(WORKSPACE_SLOT)).at(Step::ChildMounts)?;
     limit_processes(boot).at(Step::ChildLimits)?;
 
@@ -172,6 +179,7 @@ fn confine(zygote: &Zygote, channel: &OwnedFd) -> Result<(), SetupFailure> {
     drop(channel);
     process::close_from(TMP_SLOT as u32 + 1).at(Step::ChildStart)?;
     let listener = seccomp::install_with_listener(&boot.narrow_filter).at(Step::NarrowFilter)?;
+    rehearse(boot);
     socket::send(
         process::slot(CHANNEL),
         &header(Kind::Ready, 0),
@@ -208,8 +216,9 @@ extern "C" fn on_abort(_: libc::c_int) {
     })
 }
 
-/// A scratch folder of the child's own and, in profiles with /proc, a /proc that shows only its own processes.
-fn own_mounts(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
+/// A scratch folder, mounted nowhere. Where a child gets it from its zygote, the zygote also holds on to it: taking a
+/// filesystem down takes time, and the child's end would wait for it.
+pub(super) fn scratch(boot: &Boot) -> io::Result<OwnedFd> {
     let text = |number: u64| std::ffi::CString::new(number.to_string()).unwrap_or_default();
     let (size, files) = (text(boot.ceilings.tmp_bytes), text(TMP_FILES_MAX));
     let options = [
@@ -217,8 +226,18 @@ fn own_mounts(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
         (c"nr_inodes", Some(&files)),
         (c"mode", Some(c"700")),
     ];
-    let attributes = mount::NO_SUID | mount::NO_DEV | mount::NO_EXEC;
-    let tmp = mount::fresh(c"tmpfs", &options, attributes).at(Step::ChildMounts)?;
+    mount::fresh(c"tmpfs", &options, SCRATCH_ATTRIBUTES)
+}
+
+const SCRATCH_ATTRIBUTES: u64 = mount::NO_SUID | mount::NO_DEV | mount::NO_EXEC;
+
+/// A scratch folder of the child's own and, in profiles with /proc, a /proc that shows only its own processes.
+fn own_mounts(boot: &Boot, given: Option<&OwnedFd>) -> Result<Option<OwnedFd>, SetupFailure> {
+    if let Some(tmp) = given {
+        process::place_fd(tmp.as_fd(), TMP_SLOT, false).at(Step::ChildMounts)?;
+        return Ok(None);
+    }
+    let tmp = scratch(boot).at(Step::ChildMounts)?;
     let mut proc = None;
     if boot.child_namespaces.contains(&ChildNamespace::Mount) {
         mount::attach(
@@ -230,7 +249,7 @@ fn own_mounts(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
             let own = mount::fresh(
                 c"proc",
                 &[(c"subset", Some(c"pid"))],
-                attributes | mount::READ_ONLY,
+                SCRATCH_ATTRIBUTES | mount::READ_ONLY,
             );
             let own = own.at(Step::Proc)?;
             mount::attach(own.as_fd(), c"/proc").at(Step::Proc)?;
@@ -251,14 +270,39 @@ fn limit_processes(boot: &Boot) -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_NPROC, processes, processes)
 }
 
-fn serve(zygote: &Zygote, channel: &mut Channel) -> io::Result<(Kind, Vec<u8>)> {
+/// Goes once through what every call goes through, with an empty request and an answer that nobody gets. A fresh copy of a
+/// process has to fetch each page of code and data when it first touches it; this way it does so before anybody waits.
+fn rehearse(boot: &Boot) {
+    let stack = std::hint::black_box([1u8; REHEARSED_STACK_BYTES]);
+    let heap = std::hint::black_box(vec![stack[0]; REHEARSED_HEAP_BYTES]);
+    let orders = Orders {
+        ceilings: boot.ceilings,
+        narrowing: Narrowing::default(),
+        timeout_ms: 1,
+        memory_by_process: false,
+        processes_by_cgroup: false,
+        drill: None,
+    };
+    let request = serde_json::to_vec(&orders).map(|orders| frame(Kind::Request, &orders, &heap[..1]));
+    let understood = request.ok().and_then(|request| {
+        let (head, payload) = request.split_first_chunk()?;
+        (parse_header(head)?.1 == payload.len()).then_some(())?;
+        let (orders, request) = unpack_request(payload)?;
+        let denials = serde_json::to_vec(&Vec::<Denial>::new()).ok()?;
+        std::hint::black_box(orders.timeout_ms);
+        Some(frame(Kind::Reply, &denials, &request))
+    });
+    std::hint::black_box(understood);
+}
+
+fn serve(zygote: &Zygote, channel: &mut Channel) -> io::Result<Vec<u8>> {
     let (orders, request) = receive(channel)?;
     let ctx = ChildCtx {
         deadline: Instant::now() + Duration::from_millis(orders.timeout_ms),
         denials: RefCell::default(),
     };
     if let Err(failure) = narrow(zygote, &orders) {
-        return Ok((Kind::Unconfined, serde_json::to_vec(&failure)?));
+        return Ok(frame(Kind::Unconfined, &serde_json::to_vec(&failure)?, &[]));
     }
     let answer = catch_unwind(AssertUnwindSafe(|| match &orders.drill {
         Some(drill) => drill.run(),
@@ -266,23 +310,29 @@ fn serve(zygote: &Zygote, channel: &mut Channel) -> io::Result<(Kind, Vec<u8>)> 
     }));
     let denials = serde_json::to_vec(&ctx.denials.into_inner())?;
     Ok(match answer {
-        Ok(answer) => (Kind::Reply, join(&denials, &answer)),
-        Err(_) => (Kind::Panicked, Vec::new()),
+        Ok(answer) => frame(Kind::Reply, &denials, &answer),
+        Err(_) => frame(Kind::Panicked, &[], &[]),
     })
 }
 
 fn receive(channel: &mut Channel) -> io::Result<(Orders, Vec<u8>)> {
-    let mut head = [0; HEADER_BYTES];
-    channel.read_exact(&mut head)?;
+    let mut bytes = vec![0; FIRST_READ_BYTES];
+    let mut there = 0;
+    while there < HEADER_BYTES {
+        match channel.read(&mut bytes[there..])? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            count => there += count,
+        }
+    }
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-    let (kind, length) = parse_header(&head).ok_or_else(invalid)?;
-    if kind != Kind::Request || length > 2 * REQUEST_BYTES_MAX {
+    let head = bytes.first_chunk().ok_or_else(invalid)?;
+    let (kind, length) = parse_header(head).ok_or_else(invalid)?;
+    if kind != Kind::Request || length > 2 * REQUEST_BYTES_MAX || there > HEADER_BYTES + length {
         return Err(invalid());
     }
-    let mut payload = vec![0; length];
-    channel.read_exact(&mut payload)?;
-    let (orders, request) = split(&payload).ok_or_else(invalid)?;
-    Ok((serde_json::from_slice(orders)?, request.to_vec()))
+    bytes.resize(HEADER_BYTES + length, 0);
+    channel.read_exact(&mut bytes[there..])?;
+    unpack_request(&bytes[HEADER_BYTES..]).ok_or_else(invalid)
 }
 
 /// The second narrowing: to what this one request needs.

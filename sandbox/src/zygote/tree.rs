@@ -127,15 +127,16 @@ fn handles(entries: &[Entry]) -> io::Result<World> {
             });
         }
     }
-    let workspace = open(
-        WORKSPACE,
-        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )?;
     Ok(World {
-        workspace: high(workspace.as_fd())?,
+        workspace: open_workspace()?,
         entries: opened,
     })
+}
+
+/// The space's root, by the name that it has in the tree.
+pub(super) fn open_workspace() -> io::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    high(open(WORKSPACE, flags, Mode::empty())?.as_fd())
 }
 
 enum Entry {
