@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::ground::{Attack, DEFAULT, EXEC, Ground, HIGH, Promise, killed, replied};
+use crate::ground::{Attack, DEFAULT, EXEC, Ground, Promise, killed, replied};
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[("int80", int80)];
 
@@ -23,7 +23,7 @@ pub(crate) fn promises() -> Vec<Promise> {
     vec![Promise {
         name: "other_entries_to_the_kernel_are_shut",
         keep: |scene| {
-            for profile in [DEFAULT, HIGH, EXEC] {
+            for profile in scene.profiles() {
                 let answer = scene.attack(profile, "int80", json!(null));
                 assert_eq!(
                     killed(&answer).as_str(),

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::ground::{DEFAULT, EXEC, Promise, Scene, killed, replied};
+use effectd_contracts::BaseProfile;
+
+use crate::ground::{DEFAULT, Promise, Scene, killed, replied};
 
 const HERE: i32 = libc::AT_FDCWD;
 
@@ -31,6 +33,11 @@ fn attacks(outside: &str) -> Vec<(&'static str, bool, Value)> {
                 libc::O_WRONLY | libc::O_CREAT,
                 0o644
             ]),
+        ),
+        (
+            "append",
+            false,
+            json!([libc::SYS_openat, HERE, secret, libc::O_WRONLY | libc::O_APPEND, 0]),
         ),
         ("truncate", false, json!([libc::SYS_truncate, secret, 1])),
         (
@@ -110,19 +117,25 @@ fn attacks(outside: &str) -> Vec<(&'static str, bool, Value)> {
             true,
             json!([libc::SYS_setxattr, secret, "user.x", "y", 1, 0]),
         ),
+        (
+            "old utimes",
+            true,
+            json!([libc::SYS_utimes, secret, { "zeroes": 64 }]),
+        ),
     ]
 }
 
 fn keep(scene: &Scene, outside: &str) {
     let before = scene.outside_state();
     for (name, banned, call) in attacks(outside) {
-        let answer = scene.attack(DEFAULT, "raw", json!([call]));
-        if banned {
-            assert_eq!(killed(&answer).as_str(), "syscall_denied", "{name}");
-        } else {
-            refused(name, &replied(&answer)[0]);
+        for profile in scene.profiles() {
+            let answer = scene.attack(profile, "raw", json!([call]));
+            if banned && profile.base == BaseProfile::Default {
+                assert_eq!(killed(&answer).as_str(), "syscall_denied", "{name} in {profile}");
+            } else {
+                refused(name, &replied(&answer)[0]);
+            }
         }
-        refused(name, &replied(&scene.attack(EXEC, "raw", json!([call])))[0]);
         assert_eq!(scene.outside_state(), before, "{name} changed the world outside");
         assert!(
             !scene.workspace.join("stolen").exists(),

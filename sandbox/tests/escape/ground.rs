@@ -110,6 +110,15 @@ impl Scene {
         }
     }
 
+    /// Every profile that this host can enforce: all of them, where whole process trees can be bounded.
+    pub(crate) fn profiles(&self) -> Vec<SandboxProfile> {
+        let all = [DEFAULT, HIGH, EXEC, EXEC_HIGH];
+        let trees = self.sandbox.tree_memory().is_some();
+        all.into_iter()
+            .filter(|profile| trees || *profile != EXEC_HIGH)
+            .collect()
+    }
+
     pub(crate) fn try_run(&self, call: Call) -> Result<Answer, SandboxError> {
         self.runtime.block_on(self.sandbox.call(call))
     }
@@ -170,6 +179,24 @@ impl Scene {
     }
 }
 
+/// Drives all futures in one task.
+pub(crate) async fn all<F: Future<Output = ()>>(futures: Vec<F>) {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
+    std::future::poll_fn(|context| {
+        for slot in &mut futures {
+            let ended = |future: &mut std::pin::Pin<Box<F>>| future.as_mut().poll(context).is_ready();
+            if slot.as_mut().is_some_and(ended) {
+                *slot = None;
+            }
+        }
+        match futures.iter().all(Option::is_none) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+}
+
 pub(crate) const DEFAULT: SandboxProfile = SandboxProfile {
     base: BaseProfile::Default,
     high_isolation: false,
@@ -186,6 +213,24 @@ pub(crate) const EXEC_HIGH: SandboxProfile = SandboxProfile {
     base: BaseProfile::Exec,
     high_isolation: true,
 };
+
+/// The attack came to nothing: the call was ended for it, or each of its system calls failed with one of these errnos.
+pub(crate) fn assert_foiled(answer: &Answer, errnos: &[i32], what: &str) {
+    match &answer.ending {
+        Ending::Killed { code, .. } => {
+            let codes = [Code::SyscallDenied, Code::NetworkDenied];
+            assert!(codes.contains(code), "{what}: {answer:?}");
+        }
+        Ending::Replied(_) => {
+            let got = replied(answer);
+            let all = got.as_array().cloned().unwrap_or_else(|| vec![got]);
+            for errno in all {
+                let errno = errno.as_i64().unwrap() as i32;
+                assert!(errnos.contains(&errno), "{what}: errno {errno}, {answer:?}");
+            }
+        }
+    }
+}
 
 /// The child's answer, which must have come.
 pub(crate) fn replied(answer: &Answer) -> Value {

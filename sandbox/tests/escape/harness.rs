@@ -86,6 +86,7 @@ fn ordinary_leg(filter: Option<&str>) -> bool {
         .args(filter)
         .env_clear()
         .env("TMPDIR", "/tmp")
+        .envs(std::env::vars().filter(|(name, _)| name == crate::load::CALLS_VARIABLE))
         .uid(ORDINARY)
         .gid(ORDINARY)
         .current_dir("/");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use serde_json::{Value, json};
 
-use crate::ground::{Attack, DEFAULT, EXEC, Ground, Promise, SECRET, replied};
+use crate::ground::{Attack, Ground, Promise, SECRET, replied};
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[("race", race)];
 
@@ -52,7 +52,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 for path in ["absolute", "relative", "folder/secret"] {
                     for flags in [libc::O_RDONLY, libc::O_WRONLY | libc::O_TRUNC] {
                         let open = json!([[libc::SYS_openat, HERE, path, flags, 0]]);
-                        for profile in [DEFAULT, EXEC] {
+                        for profile in scene.profiles() {
                             let errno = replied(&scene.attack(profile, "raw", open.clone()))[0]
                                 .as_i64()
                                 .unwrap() as i32;
@@ -78,7 +78,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 ] {
                     let path = format!("{root}{}", secret.display());
                     let open = json!([[libc::SYS_openat, HERE, path, libc::O_RDONLY, 0]]);
-                    for profile in [DEFAULT, EXEC] {
+                    for profile in scene.profiles() {
                         let errno = replied(&scene.attack(profile, "raw", open.clone()))[0]
                             .as_i64()
                             .unwrap() as i32;
@@ -107,7 +107,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     });
                     let attacked = catch_unwind(AssertUnwindSafe(|| {
                         // Until the swap has come between at least a hundred times.
-                        for profile in [DEFAULT, EXEC].into_iter().cycle().take(60) {
+                        for profile in scene.profiles().into_iter().cycle().take(60) {
                             let seen = replied(&scene.attack(profile, "race", json!(false)));
                             refused += seen["refused"].as_i64().unwrap();
                             // Even code that follows links ends in a tree where their target does not exist.

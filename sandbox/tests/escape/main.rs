@@ -17,12 +17,17 @@ mod harness;
 mod raw;
 
 mod bombs;
+mod ceilings;
 mod entries;
+mod execution;
 mod files_outside;
+mod honest;
 mod inheritance;
 mod liars;
 mod links;
+mod load;
 mod narrowing;
+mod neighbours;
 mod network;
 mod ownership;
 mod processes;
@@ -46,6 +51,11 @@ fn promises() -> Vec<Promise> {
         narrowing::promises(),
         liars::promises(),
         bombs::promises(),
+        neighbours::promises(),
+        execution::promises(),
+        ceilings::promises(),
+        honest::promises(),
+        load::promises(),
         survivors::promises(),
         unsupported::promises(),
     ];
@@ -64,6 +74,11 @@ fn attacks() -> Vec<(&'static str, Attack)> {
         ownership::ATTACKS,
         liars::ATTACKS,
         bombs::ATTACKS,
+        neighbours::ATTACKS,
+        execution::ATTACKS,
+        ceilings::ATTACKS,
+        honest::ATTACKS,
+        load::ATTACKS,
         survivors::ATTACKS,
     ];
     all.concat()

@@ -24,6 +24,11 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("unix abstract", abstract_stream),
     ("unix sendmsg", sendmsg),
+    ("unix sendmsg, abstract", sendmsg_abstract),
+    ("names", |_, name| {
+        use std::net::ToSocketAddrs;
+        json!(i32::from((name.as_str().unwrap(), 80).to_socket_addrs().is_err()))
+    }),
     ("every family", every_family),
 ];
 
@@ -53,6 +58,18 @@ fn sendmsg(_: &Ground<'_>, to: &Value) -> Value {
             MsgFlags::empty(),
             Some(&address),
         )
+    });
+    json!(sent.map_or_else(|errno| errno as i32, |_| 0))
+}
+
+/// The same to a name that is no file: only the network namespace separates these.
+fn sendmsg_abstract(_: &Ground<'_>, to: &Value) -> Value {
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket};
+    use std::os::fd::AsRawFd;
+    let sent = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::empty(), None).and_then(|socket| {
+        let address = UnixAddr::new_abstract(to.as_str().unwrap().as_bytes())?;
+        let bytes = [std::io::IoSlice::new(b"x")];
+        sendmsg(socket.as_raw_fd(), &bytes, &[], MsgFlags::empty(), Some(&address))
     });
     json!(sent.map_or_else(|errno| errno as i32, |_| 0))
 }
@@ -91,6 +108,10 @@ pub(crate) fn promises() -> Vec<Promise> {
                 let name = format!("effectd-escape-{}", std::process::id());
                 let hidden =
                     UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+                let silent = format!("effectd-escape-datagrams-{}", std::process::id());
+                let nameless =
+                    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&silent).unwrap()).unwrap();
+                nameless.set_nonblocking(true).unwrap();
                 tcp.set_nonblocking(true).unwrap();
                 udp.set_nonblocking(true).unwrap();
                 datagrams.set_nonblocking(true).unwrap();
@@ -111,6 +132,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     ("unix path", json!(path), json!(path)),
                     ("unix abstract", json!(name), json!(name)),
                     ("unix sendmsg", json!("/workspace/datagrams"), json!(inside)),
+                    ("unix sendmsg, abstract", json!(silent), json!(silent)),
                 ];
                 for (attack, to, _) in &attacks {
                     for profile in [DEFAULT, HIGH] {
@@ -122,17 +144,20 @@ pub(crate) fn promises() -> Vec<Promise> {
                             "{attack}"
                         );
                     }
-                    let answer = scene.attack(EXEC, attack, to.clone());
-                    assert_eq!(replied(&answer), json!(libc::EPERM), "{attack}");
-                    assert_eq!(
-                        answer.denials[0].code.as_str(),
-                        "network_denied",
-                        "{attack}: {:?}",
-                        answer.denials
-                    );
+                    for profile in scene.profiles().into_iter().skip(2) {
+                        let answer = scene.attack(profile, attack, to.clone());
+                        assert_eq!(replied(&answer), json!(libc::EPERM), "{attack}");
+                        assert_eq!(
+                            answer.denials[0].code.as_str(),
+                            "network_denied",
+                            "{attack}: {:?}",
+                            answer.denials
+                        );
+                    }
                 }
                 assert!(tcp.accept().is_err() && stream.accept().is_err() && hidden.accept().is_err());
                 assert!(udp.recv(&mut bytes).is_err() && datagrams.recv(&mut bytes).is_err());
+                assert!(nameless.recv(&mut bytes).is_err());
 
                 for (attack, _, to) in &attacks {
                     assert_eq!(
@@ -149,18 +174,50 @@ pub(crate) fn promises() -> Vec<Promise> {
                     udp.recv(&mut bytes).is_ok() && datagrams.recv(&mut bytes).is_ok(),
                     "the control"
                 );
+                assert!(nameless.recv(&mut bytes).is_ok(), "the control");
+            },
+        },
+        Promise {
+            name: "no_name_is_resolved",
+            keep: |scene| {
+                for profile in [DEFAULT, HIGH] {
+                    let answer = scene.attack(profile, "names", json!("effectd.invalid"));
+                    // Without a resolver's settings it may give up before it opens a socket.
+                    match &answer.ending {
+                        effectd_sandbox::Ending::Replied(_) => assert_eq!(replied(&answer), json!(1)),
+                        effectd_sandbox::Ending::Killed { code, .. } => {
+                            assert_eq!(code.as_str(), "network_denied", "{answer:?}");
+                        }
+                    }
+                }
+                assert_eq!(
+                    replied(&scene.attack(EXEC, "names", json!("effectd.invalid"))),
+                    json!(1)
+                );
+                assert_eq!(
+                    scene.control("names", json!("127.0.0.1")),
+                    json!(0),
+                    "the control"
+                );
+                assert_eq!(
+                    scene.control("names", json!("localhost")),
+                    json!(0),
+                    "the control"
+                );
             },
         },
         Promise {
             name: "no_socket_of_any_family_can_be_made",
             keep: |scene| {
-                assert_eq!(
-                    killed(&scene.attack(DEFAULT, "every family", json!(null))).as_str(),
-                    "network_denied"
-                );
-                let answer = scene.attack(EXEC, "every family", json!(null));
-                assert_eq!(replied(&answer), json!([]));
-                assert_eq!((answer.denials.len(), answer.denials[0].count), (1, 256));
+                for profile in [DEFAULT, HIGH] {
+                    let answer = scene.attack(profile, "every family", json!(null));
+                    assert_eq!(killed(&answer).as_str(), "network_denied");
+                }
+                for profile in scene.profiles().into_iter().skip(2) {
+                    let answer = scene.attack(profile, "every family", json!(null));
+                    assert_eq!(replied(&answer), json!([]));
+                    assert_eq!((answer.denials.len(), answer.denials[0].count), (1, 256));
+                }
                 let opened = scene.control("every family", json!(null));
                 assert!(
                     opened.as_array().unwrap().contains(&json!(libc::AF_INET)),

@@ -84,6 +84,31 @@ fn banned(parent: u32) -> Vec<(&'static str, Value, i32)> {
             json!([libc::SYS_ioctl, 0, 0x7fff_0000_0000_5412_i64, "x"]),
             eperm,
         ),
+        (
+            "the console's injection",
+            json!([libc::SYS_ioctl, 0, 0x541c, "x"]),
+            eperm,
+        ),
+        ("semaphores", json!([libc::SYS_semget, 0, 1, 0o1600]), eperm),
+        ("messages", json!([libc::SYS_msgget, 0, 0o1600]), eperm),
+        (
+            "a key",
+            json!([libc::SYS_add_key, "user", "x", "y", 1, -3]),
+            eperm,
+        ),
+        (
+            "process_vm_writev",
+            json!([libc::SYS_process_vm_writev, parent, zeroes, 1, zeroes, 1, 0]),
+            eperm,
+        ),
+        (
+            "a real-time schedule",
+            json!([libc::SYS_sched_setscheduler, 0, 1, { "zeroes": 8 }]),
+            eperm,
+        ),
+        ("a priority", json!([libc::SYS_setpriority, 0, 0, -5]), eperm),
+        ("locked memory", json!([libc::SYS_mlockall, 1]), eperm),
+        ("a module", json!([libc::SYS_init_module, zeroes, 0, ""]), eperm),
         ("reboot", json!([libc::SYS_reboot, 0, 0, 0, 0]), eperm),
         (
             "set the clock",
@@ -104,9 +129,11 @@ pub(crate) fn promises() -> Vec<Promise> {
                         assert_eq!(killed(&answer).as_str(), "syscall_denied", "{name} in {profile}");
                         assert_eq!(answer.denials.len(), 1, "{name} is counted: {:?}", answer.denials);
                     }
-                    let answer = scene.attack(EXEC, "raw", json!([call]));
-                    assert_eq!(replied(&answer), json!([errno]), "{name} in exec");
-                    assert_eq!(answer.denials.len(), 1, "{name} is counted: {:?}", answer.denials);
+                    for profile in scene.profiles().into_iter().skip(2) {
+                        let answer = scene.attack(profile, "raw", json!([call]));
+                        assert_eq!(replied(&answer), json!([errno]), "{name} in {profile}");
+                        assert_eq!(answer.denials.len(), 1, "{name} is counted: {:?}", answer.denials);
+                    }
                 }
                 let answer = scene.attack(DEFAULT, "raw", json!([[libc::SYS_ptrace, 0, 0, 0, 0]]));
                 assert_eq!(answer.denials[0].what, "ptrace", "the telling ones are named");
@@ -130,7 +157,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     [libc::SYS_kill, victim.id(), libc::SIGKILL],
                     [libc::SYS_kill, -1, libc::SIGKILL]
                 ]);
-                for profile in [DEFAULT, HIGH, EXEC] {
+                for profile in scene.profiles() {
                     assert_eq!(
                         replied(&scene.attack(profile, "raw", kill.clone())),
                         json!([libc::ESRCH, libc::ESRCH])
@@ -158,6 +185,14 @@ pub(crate) fn promises() -> Vec<Promise> {
                 );
                 let answer = scene.attack(EXEC, "raw", clone);
                 assert_eq!(replied(&answer), json!([libc::EPERM]));
+                for profile in scene.profiles() {
+                    let world = json!([
+                        [libc::SYS_unshare, libc::CLONE_NEWUSER | libc::CLONE_NEWNS],
+                        [libc::SYS_mount, "none", "/workspace", "tmpfs", 0, 0]
+                    ]);
+                    let answer = scene.attack(profile, "raw", world);
+                    crate::ground::assert_foiled(&answer, &[libc::EPERM], "a world of its own");
+                }
                 let clone3 = json!([[libc::SYS_clone3, { "zeroes": 88 }, 88]]);
                 assert_eq!(
                     replied(&scene.attack(EXEC, "raw", clone3.clone())),

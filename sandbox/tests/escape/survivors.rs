@@ -63,7 +63,7 @@ fn stay(_: &Ground<'_>, _: &Value) -> Value {
 }
 
 /// Waits for a kernel event that has no handle, within bounds.
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{what} did not happen");
@@ -72,7 +72,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// All living processes beneath `pid`, by the kernel's own table.
-fn beneath(pid: u32) -> Vec<u32> {
+pub(crate) fn beneath(pid: u32) -> Vec<u32> {
     let mut found = vec![pid];
     let mut at = 0;
     while at < found.len() {
@@ -94,6 +94,37 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit(')')
         .next()
         .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// Every cgroup folder in which this process may have made groups, with the number of its own bases there.
+fn cgroup_bases() -> Vec<(String, usize)> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = format!("effectd-{}-", std::process::id());
+    let mut found = Vec::new();
+    for group in groups.lines().filter_map(|line| line.rsplit(':').next()) {
+        for tree in ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"] {
+            let place = format!("{tree}{group}");
+            let entries = fs::read_dir(&place).into_iter().flatten().flatten();
+            let bases = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
+            found.push((place, bases.count()));
+        }
+    }
+    found
+}
+
+/// The groups that this process has made and not removed, in all trees.
+pub(crate) fn own_cgroups() -> usize {
+    let own = format!("effectd-{}-", std::process::id());
+    let mut count = 0;
+    for (place, _) in cgroup_bases() {
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&own) {
+                let groups = fs::read_dir(entry.path()).into_iter().flatten().flatten();
+                count += groups.filter(|group| group.path().is_dir()).count();
+            }
+        }
+    }
+    count
 }
 
 /// Whether the process that `daemonise` has started is alive: the kernel gives its lock free only when it is gone.
@@ -243,18 +274,9 @@ pub(crate) fn promises() -> Vec<Promise> {
                 for pid in all.into_iter().chain([guard]) {
                     assert!(!is_alive(pid), "all are gone when drop returns");
                 }
-                let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
-                for group in groups.lines().filter_map(|line| line.rsplit(':').next()) {
-                    for tree in ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"] {
-                        let own = format!("effectd-{}-", std::process::id());
-                        let left = fs::read_dir(format!("{tree}{group}"))
-                            .into_iter()
-                            .flatten()
-                            .flatten();
-                        let left = left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
-                        // The scene that every promise is given has one of its own.
-                        assert!(left.count() <= 1, "groups are left behind in {tree}{group}");
-                    }
+                // The scene that every promise is given has one of its own.
+                for base in cgroup_bases() {
+                    assert!(base.1 <= 1, "groups are left behind in {}", base.0);
                 }
             },
         },
