@@ -168,6 +168,13 @@ impl SpaceId {
     }
 }
 
+impl ActionId {
+    /// A fresh id, for requests that are made by hand.
+    pub fn fresh() -> Self {
+        Self(uuid::Uuid::now_v7().to_string())
+    }
+}
+
 impl ReceiptId {
     /// A fresh id. Version 7 ids sort by time, which keeps receipts of one hour side by side in the index.
     pub fn fresh() -> Self {

@@ -1,5 +1,6 @@
 //! The command line: one file a command. Data goes to standard output, talk to standard error.
 
+mod ask;
 mod backend;
 mod cancel;
 mod completions;
@@ -19,6 +20,8 @@ mod store;
 mod stored;
 mod submit;
 mod told;
+mod tools;
+mod undo;
 mod wait;
 
 use std::future::Future;
@@ -99,6 +102,8 @@ enum Command {
     Status(status::Status),
     Wait(wait::Wait),
     Cancel(cancel::Cancel),
+    Tools(tools::ToolsCommand),
+    Undo(undo::Undo),
     Serve(serve::Serve),
     Init(init::Init),
     Receipts(receipts::ReceiptsCommand),
@@ -139,6 +144,8 @@ pub fn main() -> ExitCode {
         Command::Status(status) => status.main(&common),
         Command::Wait(wait) => wait.main(&common),
         Command::Cancel(cancel) => cancel.main(&common),
+        Command::Tools(tools) => tools.main(&common),
+        Command::Undo(undo) => undo.main(&common),
         Command::Serve(serve) => start_serving(serve, &common),
         Command::Config(config) => config.main(&common),
         Command::Dlq(dlq) => dlq.main(&common),

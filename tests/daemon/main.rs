@@ -21,4 +21,5 @@ mod openapi;
 mod policy;
 mod receipts;
 mod signals;
+mod tools;
 mod without_daemon;

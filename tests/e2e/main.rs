@@ -17,4 +17,5 @@ mod one_receipt;
 mod policy_commands;
 mod refusals;
 mod store_commands;
+mod tools;
 mod way_of_one_action;

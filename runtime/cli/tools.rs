@@ -1,0 +1,351 @@
+//! `effectd tools`: what can happen here, and trying one out.
+
+use clap::builder::PossibleValue;
+use effectd_actors::{Entry, Registry, RegistryError};
+use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, SubjectId, ToolId, ToolSpec};
+use serde_json::{Map, Value, json};
+
+use super::ask::{self, Asking};
+use super::output::{Form, Printer, line};
+use super::{Common, complain};
+use crate::exit::Exit;
+use crate::tools::registry;
+
+/// List, show and try the tools
+#[derive(Debug, clap::Args)]
+pub(super) struct ToolsCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Show(Show),
+    Try(Box<Try>),
+}
+
+/// List the tools
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  effectd tools list\n  effectd tools list -o json")]
+struct List {
+    /// How they are shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+/// Show one tool: what it takes, what it does, how it is confined and recovered
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd tools show files.edit_text\n  effectd tools show diagnose_error -o json"
+)]
+struct Show {
+    /// Which tool
+    #[arg(value_name = "TOOL", value_parser = KnownTool)]
+    tool: ToolId,
+    /// How it is shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+/// Try a tool: one request from the command line, through every gate, with its receipt
+///
+/// Parameters are given as name=value, read as the tool's schema has them, or all together as JSON. The space is a
+/// parameter that need not be named. A daemon carries it out if one runs.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd tools try files.list path=workspace recursive=true\n  \
+    effectd tools try files.write_text path=workspace/try.txt text=hello --dry-run\n  \
+    effectd tools try files.stat --json '{ \"path\": \"workspace\" }' -o json"
+)]
+struct Try {
+    /// Which tool
+    #[arg(value_name = "TOOL", value_parser = KnownTool)]
+    tool: ToolId,
+    /// Parameters
+    #[arg(value_name = "NAME=VALUE")]
+    params: Vec<String>,
+    /// All parameters, as one JSON object; those given by name are added to it
+    #[arg(long, value_name = "OBJECT")]
+    json: Option<String>,
+    /// Go the whole way, but change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// A tool that effectd brings. Shells complete its name; a program's own tools may be named as well.
+#[derive(Debug, Clone)]
+struct KnownTool;
+
+impl clap::builder::TypedValueParser for KnownTool {
+    type Value = ToolId;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<ToolId, clap::Error> {
+        let parser = clap::builder::NonEmptyStringValueParser::new();
+        let text = parser.parse_ref(command, argument, value)?;
+        ToolId::new(text)
+            .map_err(|error| clap::Error::raw(clap::error::ErrorKind::InvalidValue, format!("{error}\n")))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let names = effectd_adapters::all().iter().map(|tool| {
+            PossibleValue::new(tool.id())
+                .aliases(tool.aliases().iter().copied())
+                .hide(false)
+        });
+        Some(Box::new(names))
+    }
+}
+
+impl ToolsCommand {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        let registry = match registry(crate::tools::own()) {
+            Ok(registry) => registry,
+            Err(error) => {
+                complain(&error);
+                return Exit::Failed;
+            }
+        };
+        match self.command {
+            Command::List(list) => list.main(&registry),
+            Command::Show(show) => show.main(&registry),
+            Command::Try(attempt) => attempt.main(&registry, common),
+        }
+    }
+}
+
+/// The tool, or a complaint that says what there is instead.
+fn find<'r>(registry: &'r Registry, tool: &ToolId) -> Result<&'r Entry, Exit> {
+    registry
+        .find(tool)
+        .map(|entry| &**entry)
+        .map_err(|error: RegistryError| {
+            complain(&error);
+            Exit::Usage
+        })
+}
+
+const COLUMNS: [(&str, usize); 6] = [
+    ("TOOL", 20),
+    ("VERSION", 7),
+    ("TIER", 4),
+    ("CLASS", 6),
+    ("UNDO", 4),
+    ("WHAT IT DOES", 60),
+];
+
+impl List {
+    fn main(self, registry: &Registry) -> Exit {
+        let mut printer = Printer::new(self.output, true, &COLUMNS);
+        for entry in registry.iter() {
+            let spec = entry.spec();
+            let (tier, class) = (format!("{:?}", spec.tier()), word(&spec.safety_class));
+            let does = spec.description.split(['.', ';']).next().unwrap_or_default();
+            let undo = if spec.reversible { "yes" } else { "" };
+            let cells = [spec.tool_id.as_str(), &spec.version, &tier, &class, undo, does];
+            printer.row(&summary(entry), &cells);
+        }
+        printer.finish();
+        Exit::Done
+    }
+}
+
+fn word(value: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// What a listing tells of a tool.
+fn summary(entry: &Entry) -> Value {
+    let spec = entry.spec();
+    json!({
+        "tool_id": spec.tool_id, "version": spec.version, "aliases": entry.aliases(), "source": entry.source(),
+        "description": spec.description, "caps_required": spec.caps_required, "side_effects": spec.side_effects,
+        "safety_class": spec.safety_class, "risk_level": spec.risk_level, "tier": spec.tier(),
+        "sandbox_profile": spec.effective_profile(), "reversible": spec.reversible, "repeat": spec.repeat,
+    })
+}
+
+impl Show {
+    fn main(self, registry: &Registry) -> Exit {
+        let entry = match find(registry, &self.tool) {
+            Ok(entry) => entry,
+            Err(exit) => return exit,
+        };
+        match self.output {
+            Form::Table => line(&page(entry)),
+            Form::Json | Form::Jsonl => {
+                let value = json!({
+                    "spec": entry.spec(), "aliases": entry.aliases(), "source": entry.source(), "tier": entry.spec().tier(),
+                    "definition_hash": entry.definition_hash(), "lints": entry.lints(), "example": entry.example(),
+                    "capability": entry.capability(), "action": entry.action_definition(), "package": entry.package(),
+                });
+                let mut printer = Printer::new(self.output, false, &COLUMNS);
+                printer.row(&value, &[]);
+                printer.finish();
+            }
+        }
+        Exit::Done
+    }
+}
+
+/// One tool on one screen.
+fn page(entry: &Entry) -> String {
+    let spec = entry.spec();
+    let mut lines = vec![
+        format!("{} {}: {}", spec.tool_id, spec.version, spec.description),
+        String::new(),
+    ];
+    let mut row = |name: &str, value: String| {
+        if !value.is_empty() {
+            lines.push(format!("  {name:<9} {value}"));
+        }
+    };
+    let join = |words: Vec<String>| words.join(", ");
+    row(
+        "also",
+        join(entry.aliases().iter().map(ToString::to_string).collect()),
+    );
+    row(
+        "needs",
+        join(spec.caps_required.iter().map(ToString::to_string).collect()),
+    );
+    row("effects", join(spec.side_effects.iter().map(word).collect()));
+    row(
+        "risk",
+        format!(
+            "tier {:?}, class {}, {}",
+            spec.tier(),
+            word(&spec.safety_class),
+            word(&spec.risk_level)
+        ),
+    );
+    row(
+        "sandbox",
+        format!("{}, at most {} ms", spec.effective_profile(), spec.timeout_ms),
+    );
+    row("repeat", repeat(spec).to_owned());
+    row("undo", undo(spec).to_owned());
+    row("takes", fields(&spec.params_schema));
+    row("answers", fields(&spec.result_schema));
+    row("example", Value::Object(entry.example().clone()).to_string());
+    for lint in entry.lints() {
+        row("doubtful", lint.meaning().to_owned());
+    }
+    lines.join("\n")
+}
+
+fn repeat(spec: &ToolSpec) -> &'static str {
+    match spec.repeat {
+        effectd_contracts::Repeat::Safe => "safe: after a crash it is run again",
+        effectd_contracts::Repeat::Probe => "probe: after a crash it looks whether it was done",
+        effectd_contracts::Repeat::Never => "never: after a crash a person looks whether it was done",
+    }
+}
+
+fn undo(spec: &ToolSpec) -> &'static str {
+    match (spec.reversible, spec.risk_level) {
+        (true, _) => "yes: effectd undo <receipt>",
+        (false, effectd_contracts::RiskLevel::Read) => "",
+        (false, effectd_contracts::RiskLevel::Write | effectd_contracts::RiskLevel::Danger) => {
+            "not promised; the receipt says whether it is possible"
+        }
+    }
+}
+
+/// The names of an object schema's fields, those that may be left out in brackets.
+fn fields(schema: &Value) -> String {
+    let required = schema.get("required").and_then(Value::as_array);
+    let is_required =
+        |name: &String| required.is_some_and(|names| names.iter().any(|n| n.as_str() == Some(name)));
+    let fields = schema.get("properties").and_then(Value::as_object);
+    let names = fields.into_iter().flat_map(Map::keys);
+    let told = names.map(|name| {
+        if is_required(name) {
+            name.clone()
+        } else {
+            format!("[{name}]")
+        }
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
+impl Try {
+    fn main(self, registry: &Registry, common: &Common) -> Exit {
+        let entry = match find(registry, &self.tool) {
+            Ok(entry) => entry,
+            Err(exit) => return exit,
+        };
+        let params = match self.read(entry.spec()) {
+            Ok(params) => params,
+            Err(why) => {
+                complain(&why);
+                return Exit::Usage;
+            }
+        };
+        let request = request(&self.asking, entry.spec().tool_id.clone(), params, self.dry_run);
+        super::block_on(ask::have_done(common, request, self.asking.output))
+    }
+
+    /// The parameters, each as its schema has it.
+    fn read(&self, spec: &ToolSpec) -> Result<Map<String, Value>, String> {
+        let mut params = match &self.json {
+            None => Map::new(),
+            Some(text) => {
+                serde_json::from_str(text).map_err(|error| format!("--json is no JSON object: {error}"))?
+            }
+        };
+        for given in &self.params {
+            let (name, text) = given
+                .split_once('=')
+                .ok_or_else(|| format!("{given:?} is no parameter; write name=value"))?;
+            params.insert(name.to_owned(), typed(spec, name, text)?);
+        }
+        let takes_space = spec.params_schema.pointer("/properties/space_id").is_some();
+        if takes_space && !params.contains_key("space_id") {
+            params.insert("space_id".to_owned(), json!(self.asking.space));
+        }
+        Ok(params)
+    }
+}
+
+/// A value as its schema has it; what the schema does not know stays a text, and the tool says what it thinks of it.
+fn typed(spec: &ToolSpec, name: &str, text: &str) -> Result<Value, String> {
+    let kind = spec.params_schema.pointer(&format!("/properties/{name}/type"));
+    match kind.and_then(Value::as_str) {
+        Some("integer" | "number" | "boolean" | "array" | "object") => {
+            let wanted = kind.and_then(Value::as_str).unwrap_or_default();
+            serde_json::from_str(text).map_err(|_| format!("{name} is of type {wanted}; {text:?} is not"))
+        }
+        Some(_) | None => Ok(Value::String(text.to_owned())),
+    }
+}
+
+/// A request made on the command line, under an id of its own.
+pub(super) fn request(
+    asking: &Asking,
+    tool_id: ToolId,
+    params: Map<String, Value>,
+    dry_run: bool,
+) -> ActionRequest {
+    let (subject_id, space_id): (SubjectId, SpaceId) = (asking.subject.clone(), asking.space.clone());
+    ActionRequest {
+        action_id: ActionId::fresh(),
+        subject_id,
+        space_id,
+        tool_id,
+        params,
+        qos: Qos::default(),
+        policy_ctx: PolicyCtx::default(),
+        idempotency_key: None,
+        dry_run,
+        trace_id: None,
+    }
+}

@@ -1,0 +1,8 @@
+//! Any patch on any file: read or refused, inside the space, and what was applied can be taken back.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (&[u8], &[u8])| {
+    effectd_adapters::files::fuzz::patch(input.0, input.1);
+});
