@@ -73,9 +73,11 @@ pub enum BlobError {
 
 impl From<io::Error> for BlobError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BlobError::Full,
-            _ => BlobError::Disk(error.to_string()),
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        if full.contains(&error.kind()) {
+            BlobError::Full
+        } else {
+            BlobError::Disk(error.to_string())
         }
     }
 }

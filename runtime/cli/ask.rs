@@ -5,9 +5,9 @@ use std::time::Duration;
 use effectd_contracts::limits::TIMEOUT_MS_MAX;
 use effectd_contracts::{ActionRequest, SpaceId, SubjectId};
 
-use super::backend::{self, Backend, Trouble};
+use super::backend::{Backend, Trouble};
 use super::output::{Form, line};
-use super::show;
+use super::{show, told as answers};
 use crate::client::Told;
 use crate::exit::Exit;
 
@@ -41,7 +41,7 @@ pub(super) async fn have_done(
     backend.close().await;
     let told = told?;
     tell(&told, form);
-    Ok(backend::exit_of(&told))
+    Ok(answers::exit_of(&told))
 }
 
 fn tell(told: &Told, form: Form) {
@@ -50,10 +50,10 @@ fn tell(told: &Told, form: Form) {
         Told::Problem(problem) => (problem.receipt.as_deref(), false, None),
     };
     if form != Form::Table || receipt.is_none() {
-        backend::explain(told);
-        let mut printer = super::output::Printer::new(form, false, &backend::COLUMNS);
-        let cells = backend::cells(told);
-        printer.row(&backend::value(told), &cells.each_ref().map(String::as_str));
+        answers::explain(told);
+        let mut printer = super::output::Printer::new(form, false, &answers::COLUMNS);
+        let cells = answers::cells(told);
+        printer.row(&answers::value(told), &cells.each_ref().map(String::as_str));
         printer.finish();
         return;
     }

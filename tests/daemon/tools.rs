@@ -1,6 +1,6 @@
 //! Tools tried and undone through a running daemon.
 
-use crate::harness::Place;
+use crate::harness::{Place, Serving};
 
 #[test]
 fn a_tool_is_tried_and_undone_through_the_daemon() {

@@ -30,6 +30,9 @@ fn every_tool() -> Vec<(&'static dyn Tool, Value)> {
     every
 }
 
+/// A tool for texts, and its parameters for a path.
+type TextTool = (&'static dyn Tool, fn(&str) -> Value);
+
 /// The parameters that are paths.
 fn path_params(params: &Value) -> Vec<String> {
     let names = params.as_object().unwrap().keys();
@@ -244,7 +247,7 @@ fn binary_files_invalid_text_and_sparse_giants_are_refused() {
         .set_len(1 << 40)
         .unwrap();
     let patch = |name: &str| json!({ "patch": format!("--- {name}\n+++ {name}\n@@ -1 +1 @@\n-a\n+b\n") });
-    let text_tools: [(&dyn Tool, fn(&str) -> Value); 3] = [
+    let text_tools: [TextTool; 3] = [
         (&files::ReadText, |path| json!({ "path": path })),
         (&files::AppendText, |path| json!({ "path": path, "text": "x" })),
         (

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod disk;
+mod page;
 mod recovery;
 
 use std::collections::BTreeSet;

@@ -157,13 +157,13 @@ impl Workspace<'_> {
             Mode::from_bits_truncate(mode | 0o200),
         );
         let create = || openat2(folder.as_fd(), name.as_str(), how);
-        let file = create().or_else(|errno| match errno {
+        let mut file = create();
+        if matches!(file, Err(Errno::EEXIST)) {
             // Left by an interrupted run of the same action, which is proven dead.
-            Errno::EEXIST => {
-                unlinkat(folder.as_fd(), name.as_str(), UnlinkatFlags::NoRemoveDir).and_then(|()| create())
-            }
-            errno => Err(errno),
-        });
+            let removed = unlinkat(folder.as_fd(), name.as_str(), UnlinkatFlags::NoRemoveDir);
+            removed.map_err(FileProblem::at("remove an unfinished file"))?;
+            file = create();
+        }
         let file = file.map_err(FileProblem::at("create the file"))?;
         let draft = Draft {
             folder,

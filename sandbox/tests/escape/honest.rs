@@ -71,10 +71,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 ),
                 ("f=$(mktemp) && echo t > $f && cat $f && rm $f", "t\n"),
                 ("(echo one; echo two) | wc -l | tr -d ' '", "2\n"),
-                (
-                    "date +%Y > /dev/null; uname > /dev/null; echo $$ > /dev/null",
-                    "",
-                ),
+                ("date +%Y > /dev/null; uname > /dev/null; echo $$ > /dev/null", ""),
             ];
             for profile in [EXEC, EXEC_HIGH] {
                 if !scene.profiles().contains(&profile) {

@@ -1,0 +1,174 @@
+//! Tools that the demo policy denies, in the sandbox itself: what they can do there, and what they cannot.
+
+use std::path::Path;
+use std::time::Duration;
+
+use effectd::contracts::{CallMode, Code, Failure, RiskLevel, ToolCall, ToolOutput, ToolReply, ToolSpec};
+use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
+use serde_json::{Value, json};
+
+use crate::harness::program;
+
+/// How a call ended.
+#[derive(Debug)]
+enum Came {
+    Done(ToolOutput),
+    Failed(Failure),
+    Killed(Code),
+}
+
+impl Came {
+    #[track_caller]
+    fn done(self) -> ToolOutput {
+        match self {
+            Came::Done(output) => output,
+            other @ (Came::Failed(_) | Came::Killed(_)) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn spec(tool: &str) -> ToolSpec {
+    let tools = effectd::adapters::all();
+    tools.iter().find(|known| known.id() == tool).unwrap().spec()
+}
+
+/// Calls tools one after another, each in a child of its own.
+fn calls(root: &Path, work: impl FnOnce(&dyn Fn(&str, Value, u64) -> Came)) {
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let _inside = threads.enter();
+    let sandbox = Sandbox::start(SandboxConfig::new(program())).unwrap();
+    work(&|tool, params, timeout_ms| threads.block_on(call(&sandbox, root, tool, params, timeout_ms)));
+}
+
+async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, timeout_ms: u64) -> Came {
+    let spec = spec(tool);
+    params["space_id"] = json!("shared:household");
+    let request = ToolCall {
+        tool_id: spec.tool_id.clone(),
+        mode: CallMode::Run,
+        space_id: "shared:household".parse().unwrap(),
+        params: params.as_object().unwrap().clone(),
+        timeout_ms,
+        trace_id: "trace".parse().unwrap(),
+        before: None,
+        restore: Vec::new(),
+    };
+    let narrowing = match spec.risk_level {
+        RiskLevel::Danger => Narrowing {
+            writable: Some(vec!["inside".into()]),
+            ..Narrowing::default()
+        },
+        RiskLevel::Read | RiskLevel::Write => Narrowing::default(),
+    };
+    let answer = sandbox
+        .call(Call {
+            tool_id: spec.tool_id.clone(),
+            profile: spec.effective_profile(),
+            high_isolation: false,
+            space_root: root.to_owned(),
+            request: serde_json::to_vec(&request).unwrap(),
+            limits: Limits::default(),
+            timeout: Duration::from_millis(timeout_ms),
+            trace_id: "trace".parse().unwrap(),
+            narrowing,
+        })
+        .await
+        .unwrap();
+    match answer.ending {
+        Ending::Replied(bytes) => match serde_json::from_slice(&bytes).unwrap() {
+            ToolReply::Done(output) => Came::Done(output),
+            ToolReply::Failed(failure) => Came::Failed(failure),
+            ToolReply::Probed(verdict) => panic!("{verdict:?}"),
+        },
+        Ending::Killed { code, .. } => Came::Killed(code),
+    }
+}
+
+fn space() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    folder
+}
+
+#[test]
+fn a_command_works_in_the_space_and_nowhere_else() {
+    let space = space();
+    let told = |output: ToolOutput| output.result["stdout"].as_str().unwrap().to_owned();
+    calls(space.path(), |call| {
+        let run = |argv: Value| call("command.run", json!({ "argv": argv }), 20_000);
+        assert_eq!(told(run(json!(["pwd"])).done()), "/workspace\n");
+        run(json!(["touch", "made"])).done();
+        assert!(space.path().join("made").exists());
+        let piped = call(
+            "command.run",
+            json!({ "argv": ["tr", "a-z", "A-Z"], "stdin": "loud" }),
+            20_000,
+        );
+        assert_eq!(told(piped.done()), "LOUD");
+        let environment = told(run(json!(["env"])).done());
+        assert!(
+            environment
+                .lines()
+                .all(|line| ["PATH=", "HOME=", "TMPDIR=", "LANG="]
+                    .iter()
+                    .any(|known| line.starts_with(known))),
+            "{environment}"
+        );
+        // What lies outside is not there, and what lies inside is not executed.
+        for argv in [
+            json!(["cat", "/etc/passwd"]),
+            json!(["ls", "/home"]),
+            json!(["touch", "/usr/x"]),
+        ] {
+            let output = run(argv.clone()).done();
+            assert_ne!(output.result["exit_code"], 0, "{argv}: {}", output.result);
+        }
+        std::fs::copy("/bin/true", space.path().join("own")).unwrap();
+        let output = run(json!(["env", "./own"])).done();
+        assert_ne!(output.result["exit_code"], 0, "{}", output.result);
+        let Came::Failed(failure) = run(json!(["no-such-program"])) else {
+            panic!("it ran")
+        };
+        assert_eq!(failure.code, Code::FileNotFound);
+    });
+}
+
+#[test]
+fn a_command_that_says_much_or_takes_long_is_bounded() {
+    let space = space();
+    calls(space.path(), |call| {
+        let output = call("command.run", json!({ "argv": ["seq", "1", "1000000"] }), 30_000).done();
+        assert!(output.result["stdout_bytes"].as_u64().unwrap() > 6_000_000);
+        assert_eq!(
+            (output.artifacts.len(), output.artifacts[0].name.as_str()),
+            (1, "stdout")
+        );
+        let late = call("command.run", json!({ "argv": ["sleep", "60"] }), 700);
+        assert!(matches!(late, Came::Killed(Code::TimedOut)), "{late:?}");
+    });
+}
+
+#[test]
+fn deleting_reaches_only_what_the_call_was_narrowed_to() {
+    let space = space();
+    for name in ["inside", "outside"] {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::create_dir(space.path().join(name)).unwrap();
+        std::fs::set_permissions(space.path().join(name), std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::write(space.path().join(name).join("x"), "x").unwrap();
+    }
+    calls(space.path(), |call| {
+        call("files.delete", json!({ "path": "workspace/inside/x" }), 4_000).done();
+        let Came::Failed(failure) = call("files.delete", json!({ "path": "workspace/outside/x" }), 4_000)
+        else {
+            panic!("it was deleted");
+        };
+        assert_eq!(failure.code, Code::PermissionDenied);
+    });
+    assert!(!space.path().join("inside/x").exists() && space.path().join("outside/x").exists());
+}
