@@ -34,6 +34,8 @@ pub mod doctor;
 mod drill;
 
 #[cfg(feature = "testing")]
+pub mod layers;
+#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use call::{Answer, Call, Denial, DenialSource, Ending, Limits, Narrowing, Usage};

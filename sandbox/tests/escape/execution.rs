@@ -185,11 +185,10 @@ pub(crate) fn promises() -> Vec<Promise> {
                 }
                 let flagged = scene.control("mount flags", json!(["/"]));
                 assert!(!flags(no_suid, &flagged[0]), "the control: {flagged}");
-                if !nix::unistd::geteuid().is_root() {
-                    eprintln!("NOT RUN (needs root): set_user_id_programs_and_devices_mean_nothing, planted");
-                    return;
+                // Planting them takes root; the root leg does.
+                if nix::unistd::geteuid().is_root() {
+                    planted(scene);
                 }
-                planted(scene);
             },
         },
     ]

@@ -11,12 +11,12 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[("lie", lie)];
 
 const CHANNEL: i32 = 3;
 
-fn say(bytes: &[u8]) -> bool {
+pub(crate) fn say(bytes: &[u8]) -> bool {
     // SAFETY: the buffer is valid for its length.
     unsafe { libc::write(CHANNEL, bytes.as_ptr().cast(), bytes.len()) == bytes.len() as isize }
 }
 
-fn head(kind: u32, length: u32) -> Vec<u8> {
+pub(crate) fn head(kind: u32, length: u32) -> Vec<u8> {
     [0x6566_6378u32, kind, length]
         .into_iter()
         .flat_map(u32::to_le_bytes)

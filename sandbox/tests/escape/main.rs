@@ -31,6 +31,7 @@ mod neighbours;
 mod network;
 mod ownership;
 mod processes;
+mod replies;
 mod smoke;
 mod survivors;
 mod unsupported;
@@ -56,6 +57,7 @@ fn promises() -> Vec<Promise> {
         ceilings::promises(),
         honest::promises(),
         load::promises(),
+        replies::promises(),
         survivors::promises(),
         unsupported::promises(),
     ];
@@ -79,6 +81,7 @@ fn attacks() -> Vec<(&'static str, Attack)> {
         ceilings::ATTACKS,
         honest::ATTACKS,
         load::ATTACKS,
+        replies::ATTACKS,
         survivors::ATTACKS,
     ];
     all.concat()

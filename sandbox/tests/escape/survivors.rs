@@ -109,6 +109,8 @@ fn cgroup_bases() -> Vec<(String, usize)> {
             found.push((place, bases.count()));
         }
     }
+    found.sort();
+    found.dedup();
     found
 }
 
@@ -300,7 +302,7 @@ pub(crate) fn promises() -> Vec<Promise> {
 }
 
 /// Ends what this scene's own control has left behind on purpose.
-fn end_strays(scene: &Scene) {
+pub(crate) fn end_strays(scene: &Scene) {
     let workspace = scene.workspace.to_str().unwrap();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
