@@ -8,6 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -328,7 +329,13 @@ impl Table {
                 return;
             }
             drop(work);
-            if let Err(error) = self.move_layer() {
+            let panicked = |_| {
+                let reason = "moving a layer of the index met a panic".into();
+                Err(StoreError::Unavailable { reason })
+            };
+            // Whoever waits for a mover that has died would wait for ever.
+            let moved = catch_unwind(AssertUnwindSafe(|| self.move_layer()));
+            if let Err(error) = moved.unwrap_or_else(panicked) {
                 self.work().failed = Some(error);
                 self.moved.notify_all();
                 return;

@@ -274,9 +274,12 @@ fn list(store: &LocalStore, which: &Which, form: Form) -> Result<Exit, Error> {
 }
 
 fn show(store: &LocalStore, number: u64, form: Form) -> Result<Exit, Error> {
-    let letter = store.letter(number)?.ok_or(StoreError::NotFound {
-        what: "the dead letter",
-    })?;
+    let Some(letter) = store.letter(number)? else {
+        complain(&format!(
+            "there is no dead letter {number}; `effectd dlq list` tells which there are"
+        ));
+        return Ok(Exit::Failed);
+    };
     let mut printer = Printer::new(form, false, &LETTERS);
     row(&mut printer, &letter);
     printer.finish();

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
 use effectd_bus::embedded::salvage::{Salvaged, salvage};
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Store as _, StoreError};
+use effectd_bus::{Body, Store as _, StoreError, TopicName};
 use effectd_contracts::SystemClock;
 use serde_json::{Value, json};
 
@@ -19,6 +19,8 @@ use crate::exit::Exit;
 use crate::state::State;
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
+/// Events that are read at once.
+const EXPORT_PAGE: usize = 500;
 
 /// Check the store, make its index anew, save what a damaged one still has, count what is in it
 ///
@@ -60,6 +62,18 @@ enum Command {
         #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
         output: Form,
     },
+    /// Write the events of a topic as JSON lines, in order
+    ///
+    /// What is sealed is not opened: such an event has no body here.
+    #[command(after_help = "Example:\n  effectd store export ACTION_EXECUTED")]
+    Export {
+        /// Which topic
+        #[arg(value_name = "TOPIC")]
+        topic: String,
+        /// The first event
+        #[arg(long, default_value = "0", value_name = "OFFSET")]
+        from: u64,
+    },
     /// Count what is in the store
     #[command(after_help = "Example:\n  effectd store stats -o json")]
     Stats {
@@ -75,6 +89,7 @@ impl StoreCommand {
             Command::Check { output } => check(common, *output),
             Command::Rebuild { output } => rebuild(common, *output),
             Command::Salvage { into, output } => save(common, into, *output),
+            Command::Export { topic, from } => export(common, topic, *from),
             Command::Stats { output } => stats(common, *output),
         };
         outcome.unwrap_or_else(|error| {
@@ -165,6 +180,42 @@ fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Err
         form,
     );
     Ok(if whole { Exit::Done } else { Exit::Failed })
+}
+
+/// Reads page by page, so that a topic of any length takes the same memory.
+fn export(common: &Common, topic: &str, from: u64) -> Result<Exit, Error> {
+    let store = embedded::open(config(common)?, Arc::new(SystemClock))?;
+    let topic = TopicName::new(topic)?;
+    let mut printer = Printer::new(Form::Jsonl, true, &COLUMNS);
+    let mut from = from;
+    loop {
+        let page = store.read(&topic, from, EXPORT_PAGE)?;
+        for event in &page.events {
+            let body = match &event.body {
+                Body::Clear(bytes) => serde_json::from_slice(bytes)
+                    .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned())),
+                Body::Opened(_) | Body::Shredded => Value::Null,
+            };
+            let value = json!({
+                "offset": event.offset,
+                "event_id": event.event_id.as_str(),
+                "time": event.time.to_string(),
+                "stored_at": event.stored_at.to_string(),
+                "trace_id": event.trace_id.as_str(),
+                "action_id": event.action_id.as_ref().map(|id| id.as_str()),
+                "sealed": !matches!(event.body, Body::Clear(_)),
+                "body": body,
+            });
+            printer.row(&value, &[]);
+        }
+        if page.next >= page.end || page.events.is_empty() {
+            break;
+        }
+        from = page.next;
+    }
+    printer.finish();
+    store.close()?;
+    Ok(Exit::Done)
 }
 
 fn stats(common: &Common, form: Form) -> Result<Exit, Error> {

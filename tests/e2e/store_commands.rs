@@ -41,6 +41,12 @@ fn the_store_is_checked_counted_made_anew_and_saved() {
     let (code, saved) = json(&["store", "salvage", into.to_str().unwrap(), "-o", "json"]);
     assert_eq!((code, &saved["receipts"]), (0, &serde_json::json!(1)), "{saved}");
     assert!(into.join("receipts.jsonl").is_file());
+    let exported = place.effectd(&["store", "export", "ACTION_EXECUTED"], None);
+    let event: serde_json::Value = serde_json::from_str(&exported.stdout()).unwrap();
+    assert_eq!(event["body"]["type"], "effectd.action.executed.v1", "{event}");
+    let sealed = place.effectd(&["store", "export", "ACTION_DECISION"], None);
+    let event: serde_json::Value = serde_json::from_str(&sealed.stdout()).unwrap();
+    assert!(event["sealed"] == true && event["body"].is_null(), "{event}");
     let table = place.effectd(&["store", "check"], None);
     assert!(
         table.code() == 0 && table.stdout().contains("index entries"),
@@ -161,6 +167,6 @@ fn a_purged_letter_is_gone() {
         "{}",
         purged.stderr()
     );
-    assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 69);
+    assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 1);
     assert_eq!(place.effectd(&["dlq", "list", "-o", "jsonl"], None).stdout(), "");
 }

@@ -67,16 +67,17 @@ impl Writer {
         while let Some(jobs) = self
             .shared
             .queue
-            .take(self.company * 3 / 4, (self.sync / 2).min(PATIENCE_MAX))
+            .take(self.company * 7 / 8, (self.sync / 2).min(PATIENCE_MAX))
         {
             let since: Vec<Instant> = jobs.iter().map(|job| job.since).collect();
             self.batch = jobs.len();
             self.turn(jobs);
             let meters = &self.shared.meters;
             meters.operations.inc_by(since.len() as u64);
+            let now = Instant::now();
             since
                 .iter()
-                .for_each(|since| meters.wait.observe(since.elapsed().as_secs_f64()));
+                .for_each(|since| meters.wait.observe(now.duration_since(*since).as_secs_f64()));
             meters
                 .queued
                 .set(i64::try_from(self.shared.queue.len()).unwrap_or(i64::MAX));
