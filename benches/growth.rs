@@ -1,0 +1,187 @@
+//! Whether the Store stays as it is while it grows: `cargo bench --bench growth`.
+//!
+//! Throughput with a million receipts beside that with ten thousand, in one run on one store; how long it takes to open;
+//! and how much memory it takes to read a million events as a stream. `EFFECTD_BENCH_RECEIPTS` chooses another number.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a measurement prints, and stops on errors"
+)]
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::{Completion, LocalStore, NewBody, NewEvent, NewReceipt, Store, TopicName};
+use effectd_contracts::{
+    ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp,
+    ToolId, TraceId,
+};
+
+const FEW: u64 = 10_000;
+const MANY: u64 = 1_000_000;
+/// Receipts in one window of a measurement, and windows whose median counts.
+const WINDOW: u64 = 10_000;
+const WINDOWS: u64 = 5;
+const IN_FLIGHT: usize = 64;
+
+fn main() {
+    let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
+    let many = std::env::var("EFFECTD_BENCH_RECEIPTS").map_or(MANY, |text| text.parse().unwrap());
+    let scratch = tempfile::Builder::new()
+        .prefix("effectd-growth")
+        .tempdir_in(&base)
+        .unwrap();
+    println!("disk: {}", base.display());
+    let store = open(scratch.path());
+    let mut next = 0;
+    commit(&store, &mut next, FEW);
+    let few = rate(&store, &mut next);
+    println!("receipts a second with {FEW}: {few:.0}");
+    let left = many.saturating_sub(next + WINDOW * WINDOWS);
+    commit(&store, &mut next, left);
+    let lots = rate(&store, &mut next);
+    println!("receipts a second with {next}: {lots:.0}");
+    println!("resident: {} MiB", resident() >> 20);
+    store.close().unwrap();
+    drop(store);
+    let disk = |name: &str| size(&scratch.path().join(name)) >> 20;
+    println!(
+        "on disk: journal {} MiB, index {} MiB",
+        disk("journal"),
+        disk("index")
+    );
+    let begun = Instant::now();
+    let store = open(scratch.path());
+    let opening = begun.elapsed();
+    let (read, grown) = replay(&store);
+    store.close().unwrap();
+    let mut missed = 0;
+    let ratio = lots / few;
+    missed += judge("throughput, many over few", ratio, ratio >= 0.9, "at least 0.9");
+    let seconds = opening.as_secs_f64();
+    missed += judge("seconds to open", seconds, seconds <= 2.0, "at most 2");
+    assert_eq!(read, next);
+    let grown = grown as f64 / f64::from(1 << 20);
+    missed += judge(
+        "MiB more while reading all events",
+        grown,
+        grown <= 64.0,
+        "at most 64",
+    );
+    drop(scratch);
+    std::process::exit(i32::from(missed > 0));
+}
+
+fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {
+    let word = if holds { "reached" } else { "MISSED" };
+    println!("  {what}: {value:.3} ({bound}: {word})");
+    u32::from(!holds)
+}
+
+fn open(state: &Path) -> LocalStore {
+    embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock)).unwrap()
+}
+
+fn topic() -> TopicName {
+    TopicName::new("ACTION_EXECUTED").unwrap()
+}
+
+fn completion(n: u64) -> Completion {
+    let id = format!("action-{n}");
+    let receipt = NewReceipt {
+        receipt_id: ReceiptId::fresh(),
+        action_id: ActionId::new(&id).unwrap(),
+        action_digest: Digest::of(id.as_bytes()),
+        tool_id: ToolId::new("files.write_text").unwrap(),
+        subject_id: SubjectId::new(format!("agent://{}", n % 1_000)).unwrap(),
+        space_id: SpaceId::new("shared:bench").unwrap(),
+        status: Status::Ok,
+        key: Some(IdempotencyKey::new(&id).unwrap()),
+        params_digest: Digest::of(id.as_bytes()),
+        time: Timestamp::now(),
+        body: vec![b'r'; 1_024],
+    };
+    let event = NewEvent {
+        event_id: EventId::fresh(),
+        time: Timestamp::now(),
+        trace_id: TraceId::new("bench").unwrap(),
+        action_id: None,
+        body: NewBody::Clear(vec![b'e'; 300]),
+    };
+    Completion {
+        receipt,
+        events: vec![(topic(), event)],
+        fence: None,
+        leases: Vec::new(),
+        letter: None,
+        retire: Vec::new(),
+        links: Vec::new(),
+    }
+}
+
+/// Commits so many, some in flight at once.
+fn commit(store: &LocalStore, next: &mut u64, count: u64) {
+    let end = *next + count;
+    let mut waiting = VecDeque::with_capacity(IN_FLIGHT);
+    while *next < end || !waiting.is_empty() {
+        while waiting.len() < IN_FLIGHT && *next < end {
+            waiting.push_back(store.commit(completion(*next)));
+            *next += 1;
+        }
+        if let Some(wait) = waiting.pop_front() {
+            wait.wait().unwrap();
+        }
+    }
+}
+
+/// Receipts a second, the median of some windows.
+fn rate(store: &LocalStore, next: &mut u64) -> f64 {
+    let mut rates: Vec<f64> = (0..WINDOWS)
+        .map(|_| {
+            let begun = Instant::now();
+            commit(store, next, WINDOW);
+            WINDOW as f64 / begun.elapsed().max(Duration::from_nanos(1)).as_secs_f64()
+        })
+        .collect();
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+/// Reads all events as a stream: how many, and how much the process grew by.
+fn replay(store: &LocalStore) -> (u64, u64) {
+    let (mut from, mut read, mut most) = (0, 0, 0);
+    let before = resident();
+    loop {
+        let page = store.read(&topic(), from, 1_000).unwrap();
+        read += page.events.len() as u64;
+        most = most.max(resident().saturating_sub(before));
+        from = page.next;
+        if from == page.end {
+            return (read, most);
+        }
+    }
+}
+
+/// Memory of this process.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4_096
+}
+
+fn size(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).unwrap();
+    entries
+        .map(|entry| {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                size(&entry.path())
+            } else {
+                entry.metadata().unwrap().len()
+            }
+        })
+        .sum()
+}
