@@ -10,7 +10,7 @@ use effectd_bus::{
 };
 use effectd_contracts::{
     ActionId, Code, DecisionData, Digest, Event, Failure, IdempotencyKey, Phase, ReceiptId, Seen, Topic,
-    canonical,
+    Touch, canonical,
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
@@ -54,7 +54,9 @@ pub struct Terms {
     pub params_digest: Digest,
     /// What it changes.
     pub resources: Vec<ResourceName>,
-    /// What stood at the paths that it may change, just before it was claimed.
+    /// The paths that it may change.
+    pub touched: Vec<Touch>,
+    /// What stood there just before it was claimed.
     pub before: Option<Vec<Seen>>,
 }
 
@@ -128,9 +130,9 @@ impl Idempotency {
     async fn find_out(&self, mut action: Action<Gated>, this: &FactoryRef<(), Settle>) {
         action.hop("idempotency");
         hit("idempotency.begin", &action.ticket.action_id).await;
-        let terms = self.terms(&action).await;
+        let mut terms = self.terms(&action);
         hit("idempotency.before_claim", &action.ticket.action_id).await;
-        let asked = self.ask(&mut action, &terms).await;
+        let asked = self.ask(&mut action, &mut terms).await;
         hit("idempotency.after_claim", &action.ticket.action_id).await;
         match asked {
             Ok(answer) => self.act_on(answer, action, terms, this).await,
@@ -138,7 +140,7 @@ impl Idempotency {
         }
     }
 
-    async fn terms(&self, action: &Action<Gated>) -> Terms {
+    fn terms(&self, action: &Action<Gated>) -> Terms {
         let (spec, params) = (action.state.entry().spec(), action.state.params());
         let params_digest = self
             .parts
@@ -150,6 +152,7 @@ impl Idempotency {
                 key: None,
                 params_digest,
                 resources: Vec::new(),
+                touched: Vec::new(),
                 before: None,
             };
         }
@@ -170,17 +173,21 @@ impl Idempotency {
             key,
             params_digest,
             resources,
-            before: preimage::first_look(&self.parts, space, &touched).await,
+            touched,
+            before: None,
         }
     }
 
-    async fn ask(&self, action: &mut Action<Gated>, terms: &Terms) -> Result<Asked, StoreError> {
-        let claim = self.claim(action, terms);
-        if action.ticket.lease().is_some() {
-            return Ok(Asked::Claim(self.parts.store.claim(claim).await?));
-        }
-        if let Some(known) = self.look_up(action, terms)? {
+    async fn ask(&self, action: &mut Action<Gated>, terms: &mut Terms) -> Result<Asked, StoreError> {
+        let by_bus = action.ticket.lease().is_some();
+        if !by_bus && let Some(known) = self.look_up(action, terms)? {
             return Ok(Asked::Claim(known));
+        }
+        // Only now: what was done before needs no look at the disk.
+        terms.before = preimage::first_look(&self.parts, &action.request.space_id, &terms.touched).await;
+        let claim = self.claim(action, terms);
+        if by_bus {
+            return Ok(Asked::Claim(self.parts.store.claim(claim).await?));
         }
         let admission = Admission {
             topic: Topic::ActionDecision.into(),
