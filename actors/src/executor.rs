@@ -17,6 +17,8 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 
 use crate::action::{Action, Claimed};
 use crate::attempt::{Attempted, Tried, attempt};
+use crate::control::breaker::{Report, counts};
+use crate::control::breakers::{self, Pass};
 use crate::failpoint::hit;
 use crate::idempotency::Earlier;
 use crate::intent::Intent;
@@ -259,10 +261,19 @@ impl Executor {
                 Next::Abandon => return None,
             }
         }
+        // What was begun before is brought to its end, whatever the breaker says.
+        let begun = course.touched;
+        let pass = match self.breaker(action) {
+            Ok(pass) => Some(pass),
+            Err(_) if begun => None,
+            // No dead letter: what an open breaker refuses may be much, and all of it may simply be asked for again.
+            Err(failure) => return Some(course.end(Err(failure), Outcome::BreakerOpen, false)),
+        };
         let mut budget = Budget::new(action.request.qos.retries(), &self.parts.settings);
         loop {
             let left = deadline.since(self.parts.clock.monotonic());
             let attempted = course.note(attempt(&self.parts, action, &prepared, mode, left).await);
+            tell(pass.as_ref(), &attempted).await;
             let (failure, ambiguous) = match attempted {
                 Attempted::Done(output) => {
                     let Some(dry_run) = dry_run else {
@@ -287,7 +298,8 @@ impl Executor {
                 Next::Unknown(why) => return Some(course.fail(unknown(why))),
                 Next::Abandon => return None,
             };
-            let Some(pause) = pause else {
+            let opened = pass.as_ref().is_some_and(Pass::is_open);
+            let Some(pause) = pause.filter(|_| !opened) else {
                 return Some(course.fail(failure));
             };
             self.parts
@@ -320,6 +332,12 @@ impl Executor {
     /// It was found to be done.
     async fn was_done(&self, course: Course, action: &Action<Claimed>, prepared: &Prepared) -> Ended {
         self.done(course, found_done(), action, prepared).await
+    }
+
+    /// Asks the breaker of this call.
+    fn breaker(&self, action: &Action<Claimed>) -> Result<Pass, Failure> {
+        let key = breakers::key_of(&action.request);
+        self.parts.control.breakers.ask(key, &action.request.tool_id)
     }
 
     /// What an intent that was found calls for. It is settled by the declaration under which it was begun. If the tool has
@@ -414,6 +432,21 @@ impl Executor {
                 }
             }
         }
+    }
+}
+
+/// Tells the breaker what one run came to. If it opens or closes by that, it is worth a moment to have it on disk.
+async fn tell(pass: Option<&Pass>, attempted: &Attempted) {
+    let report = match attempted {
+        Attempted::Done(_) => Report::Good,
+        Attempted::Failed(failure) | Attempted::Unclear(failure) if counts(failure.code) => Report::Bad,
+        Attempted::Failed(_) | Attempted::Unclear(_) | Attempted::Abandoned => Report::Silent,
+    };
+    if let Some(Err(error)) = match pass.and_then(|pass| pass.report(report)) {
+        Some(written) => Some(written.await),
+        None => None,
+    } {
+        tracing::warn!(%error, "a breaker's change is not on disk; a restart will not know of it");
     }
 }
 

@@ -46,3 +46,23 @@ pub const COST_BUDGET_MS: f64 = 1_000.0;
 pub const QUALITY_DEFAULT: f64 = 0.5;
 /// Most bytes that one action may replace, if it is to be undone: all of it goes into the sandbox again, in hex.
 pub const PREIMAGE_BYTES_MAX: u64 = 3 * 1_048_576;
+/// Failures in a row that open a breaker: fewer are bad luck, more would be noticed by people first.
+pub const BREAKER_FAILURES_MAX: u32 = 5;
+/// Share of failed calls within [`BREAKER_WINDOW`] that opens a breaker: a tool that fails every second time is broken.
+pub const BREAKER_ERROR_SHARE_MAX: f64 = 0.5;
+/// Calls within the window before their share of failures means anything.
+pub const BREAKER_CALLS_MIN: u32 = 20;
+/// The time over which a breaker looks at the share of failures.
+pub const BREAKER_WINDOW: Duration = Duration::from_secs(60);
+/// How long a breaker stays open the first time.
+pub const BREAKER_COOL_DOWN: Duration = Duration::from_secs(30);
+/// How long it stays open at most, when each try fails again: the time doubles up to this.
+pub const BREAKER_COOL_DOWN_MAX: Duration = Duration::from_secs(600);
+/// Calls let through at once to find out whether it works again.
+pub const BREAKER_PROBES: u32 = 1;
+/// Calls at once at the end of a gradual release; beyond it the breaker is closed. From one, six steps lead there.
+pub const BREAKER_RELEASE_MAX: u32 = 32;
+/// What is said to a call that comes while a breaker is being tried and has no place for it.
+pub const BREAKER_TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Breakers in all. Keys come from requests; closed ones make room for new ones.
+pub const BREAKERS_MAX: usize = 1_024;

@@ -1,6 +1,6 @@
 //! The pipeline's figures. Names are constants, so that dashboards and documentation can be checked against them.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 /// Actions by tool and outcome.
 pub const ACTIONS_TOTAL: &str = "effectd_actions_total";
@@ -20,6 +20,14 @@ pub const IN_FLIGHT: &str = "effectd_actions_in_flight";
 pub const PANICS_TOTAL: &str = "effectd_worker_panics_total";
 /// Actions that a worker did not get on with, by stage.
 pub const STALLS_TOTAL: &str = "effectd_worker_stalls_total";
+/// How the breaker of a tool stands: 0 closed, 1 being tried, 2 open. It is tried again when somebody asks.
+pub const BREAKER_STATE: &str = "effectd_breaker_state";
+/// Breakers that are open, also those of keys that requests name.
+pub const BREAKERS_OPEN: &str = "effectd_breakers_open";
+/// Breakers that opened or closed.
+pub const BREAKER_CHANGES_TOTAL: &str = "effectd_breaker_changes_total";
+/// Calls that an open breaker refused, by tool.
+pub const BREAKER_REFUSALS_TOTAL: &str = "effectd_breaker_refusals_total";
 
 /// The pipeline's series.
 #[derive(Debug, Clone)]
@@ -33,6 +41,10 @@ pub struct Metrics {
     pub(crate) in_flight: IntGauge,
     pub(crate) panics: IntCounterVec,
     pub(crate) stalls: IntCounterVec,
+    pub(crate) breaker_state: IntGaugeVec,
+    pub(crate) breakers_open: IntGauge,
+    pub(crate) breaker_changes: IntCounterVec,
+    pub(crate) breaker_refusals: IntCounterVec,
 }
 
 impl Metrics {
@@ -47,8 +59,14 @@ impl Metrics {
         let options = HistogramOpts::new(ACTION_SECONDS, "Time from acceptance to receipt").buckets(buckets);
         let duration = HistogramVec::new(options, &["tool_id"])?;
         registry.register(Box::new(duration.clone()))?;
-        let in_flight = IntGauge::new(IN_FLIGHT, "Actions between acceptance and receipt")?;
-        registry.register(Box::new(in_flight.clone()))?;
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let state = Opts::new(BREAKER_STATE, "0 closed, 1 being tried, 2 open");
+        let breaker_state = IntGaugeVec::new(state, &["tool_id"])?;
+        registry.register(Box::new(breaker_state.clone()))?;
         Ok(Self {
             actions: counter(ACTIONS_TOTAL, "Actions by outcome", &["tool_id", "outcome"])?,
             failures: counter(FAILURES_TOTAL, "Failures by code", &["tool_id", "code"])?,
@@ -66,7 +84,15 @@ impl Metrics {
                 &["stage"],
             )?,
             duration,
-            in_flight,
+            in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
+            breaker_state,
+            breakers_open: gauge(BREAKERS_OPEN, "Breakers that are open")?,
+            breaker_changes: counter(BREAKER_CHANGES_TOTAL, "Breakers that opened or closed", &["to"])?,
+            breaker_refusals: counter(
+                BREAKER_REFUSALS_TOTAL,
+                "Calls that a breaker refused",
+                &["tool_id"],
+            )?,
         })
     }
 }

@@ -11,6 +11,7 @@ use effectd_sandbox::Sandbox;
 use tokio::sync::watch;
 
 use crate::answers::Answers;
+use crate::control::Control;
 use crate::decisions::AtDoor;
 use crate::identity::Identity;
 use crate::leases::Leases;
@@ -53,6 +54,8 @@ pub struct Parts {
     pub blobs: Arc<Blobs>,
     /// Who waits.
     pub answers: Answers,
+    /// What keeps it upright under pressure.
+    pub control: Control,
     policy: RwLock<Arc<Policy>>,
     pub(crate) running: Running,
     pub(crate) leases: Leases,
@@ -97,7 +100,15 @@ impl std::fmt::Debug for Ingredients {
 impl Parts {
     /// Puts the parts together.
     pub fn new(from: Ingredients) -> Arc<Self> {
+        let control = Control::new(
+            from.settings.control.clone(),
+            &from.store,
+            &from.clock,
+            &from.metrics,
+            &from.registry,
+        );
         Arc::new(Self {
+            control,
             store: from.store,
             registry: from.registry,
             sandbox: from.sandbox,

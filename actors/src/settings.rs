@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::control;
 use crate::limits;
 
 /// What an operator may set about the pipeline.
@@ -35,6 +36,8 @@ pub struct Settings {
     pub sweep_every: Duration,
     /// See [`limits::CORE_WATTS`].
     pub core_watts: f64,
+    /// Breakers, rates, budgets and turns.
+    pub control: control::Settings,
 }
 
 impl Default for Settings {
@@ -54,6 +57,7 @@ impl Default for Settings {
             commit_tries: limits::COMMIT_TRIES,
             sweep_every: limits::SWEEP_EVERY,
             core_watts: limits::CORE_WATTS,
+            control: control::Settings::default(),
         }
     }
 }
