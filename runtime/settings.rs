@@ -16,6 +16,7 @@ use effectd_gateway::Settings as DoorSettings;
 
 use crate::config::{Config, SandboxSettings, StoreSettings};
 
+mod control;
 mod keys;
 mod kinds;
 mod layers;
@@ -337,6 +338,7 @@ impl Settings {
             commit_tries: self.small("pipeline.commit_tries"),
             sweep_every: self.millis("pipeline.sweep_every_ms"),
             core_watts: self.decimal("pipeline.core_watts"),
+            control: self.control(),
         }
     }
 

@@ -41,6 +41,7 @@ use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Span;
 
+use crate::control::turns::Turn;
 use crate::limits::REDELIVERY_DELAY;
 
 pub use crate::executor::Finished;
@@ -107,15 +108,22 @@ pub enum Way {
 /// A place among the actions on their way; given back when the action is over.
 #[derive(Debug)]
 pub(crate) struct Place {
+    // Given back in this order: whoever gets the turn finds the permit.
     _permit: Option<OwnedSemaphorePermit>,
+    _turn: Option<Turn>,
     in_flight: IntGauge,
 }
 
 impl Place {
-    pub(crate) fn new(permit: Option<OwnedSemaphorePermit>, in_flight: &IntGauge) -> Self {
+    pub(crate) fn new(
+        permit: Option<OwnedSemaphorePermit>,
+        turn: Option<Turn>,
+        in_flight: &IntGauge,
+    ) -> Self {
         in_flight.inc();
         Self {
             _permit: permit,
+            _turn: turn,
             in_flight: in_flight.clone(),
         }
     }

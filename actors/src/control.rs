@@ -1,51 +1,193 @@
-//! What keeps the pipeline upright under pressure: breakers, rates, budgets, turns.
+//! What keeps the pipeline upright under pressure: breakers, rates, windows, turns.
 //!
 //! Each part is a plain struct that takes the time as a parameter or a clock; none of them is an actor, and none of them is
 //! needed for correctness. What they refuse is told with a code, and what they delay keeps its place on the bus.
 
 pub mod breaker;
 pub mod breakers;
+pub mod rates;
+pub mod sessions;
+pub mod turns;
 
+use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use effectd_bus::Store;
-use effectd_contracts::Clock;
+use effectd_contracts::{ActionRequest, Clock, Code, Failure, Origin, Phase, Principal, SubjectId};
 
 pub use breakers::Breakers;
+use rates::{Rates, Throttled};
+use sessions::Sessions;
+use turns::{Turn, Turns};
 
+use crate::limits;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 
 /// What an operator may set about control under pressure; the defaults are the constants of [`crate::limits`].
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// When breakers open and how they close again.
     pub breaker: breaker::Rules,
+    /// What may happen how often.
+    pub rates: rates::Rules,
+    /// See [`limits::SESSION_ACTIONS_MAX`].
+    pub session_actions_max: u32,
+    /// See [`limits::SUBJECT_IN_FLIGHT_MAX`].
+    pub subject_in_flight_max: usize,
+    /// See [`limits::TOOL_IN_FLIGHT_MAX`].
+    pub tool_in_flight_max: usize,
+    /// See [`limits::WAITING_MAX`].
+    pub waiting_max: usize,
+    /// See [`limits::ADMISSION_WAIT_MAX`].
+    pub admission_wait_max: Duration,
+    /// See [`limits::STARTS_PER_CORE`].
+    pub starts_per_core: usize,
+    /// Subjects that get more than one turn in a round.
+    pub weights: HashMap<SubjectId, u32>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            breaker: breaker::Rules::default(),
+            rates: rates::Rules::default(),
+            session_actions_max: limits::SESSION_ACTIONS_MAX,
+            subject_in_flight_max: limits::SUBJECT_IN_FLIGHT_MAX,
+            tool_in_flight_max: limits::TOOL_IN_FLIGHT_MAX,
+            waiting_max: limits::WAITING_MAX,
+            admission_wait_max: limits::ADMISSION_WAIT_MAX,
+            starts_per_core: limits::STARTS_PER_CORE,
+            weights: HashMap::new(),
+        }
+    }
 }
 
 /// All of it, for the stages.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Control {
     /// Which tools are not called for now.
     pub breakers: Breakers,
+    /// What happens how often.
+    pub rates: Rates,
+    /// What sessions have asked for lately.
+    pub sessions: Sessions,
+    /// Places for actions on their way.
+    pub places: Turns,
+    /// Turns to start a child.
+    pub starts: Turns,
+    admission_wait_max: Duration,
+    metrics: Metrics,
 }
 
 impl Control {
     /// Takes up what an earlier process has left in the Store.
     pub fn new(
-        settings: Settings,
+        settings: &Settings,
+        in_flight_max: usize,
         store: &Arc<dyn Store>,
         clock: &Arc<dyn Clock>,
         metrics: &Metrics,
         tools: &Arc<Registry>,
     ) -> Self {
         let breakers = Breakers::load(
-            settings.breaker,
+            settings.breaker.clone(),
             store.clone(),
             clock.clone(),
             metrics.clone(),
             tools.clone(),
         );
-        Self { breakers }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let places = turns::Rules {
+            places: in_flight_max,
+            subject_max: settings.subject_in_flight_max.min(in_flight_max),
+            tool_max: settings.tool_in_flight_max.min(in_flight_max),
+            waiting_max: settings.waiting_max,
+            weights: settings.weights.clone(),
+        };
+        let starts = cores * settings.starts_per_core;
+        let starts = turns::Rules {
+            places: starts,
+            subject_max: starts,
+            tool_max: starts,
+            waiting_max: usize::MAX,
+            weights: settings.weights.clone(),
+        };
+        let uncounted = metrics.sessions_uncounted.clone();
+        Self {
+            breakers,
+            rates: Rates::new(settings.rates, clock),
+            sessions: Sessions::new(store, clock, settings.session_actions_max, uncounted),
+            places: Turns::new(places),
+            starts: Turns::new(starts),
+            admission_wait_max: settings.admission_wait_max,
+            metrics: metrics.clone(),
+        }
+    }
+
+    /// Counts an action that comes in through a door against its session. To be asked once, when it is new.
+    pub(crate) async fn session(&self, origin: &Origin) -> Result<(), Failure> {
+        match origin {
+            Origin::Session { session_id } => {
+                let counted = self.sessions.count(session_id).await;
+                counted.map_err(|throttled| self.throttled(&throttled))
+            }
+            Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Ok(()),
+        }
+    }
+
+    /// Counts an action that is about to start, by whichever way it came.
+    pub(crate) fn rate(&self, request: &ActionRequest, principal: &Principal) -> Result<(), Throttled> {
+        let counted = self.rates.count(request, principal);
+        counted.inspect_err(|throttled| drop(self.throttled(throttled)))
+    }
+
+    fn throttled(&self, throttled: &Throttled) -> Failure {
+        self.metrics.throttled.with_label_values(&[throttled.what]).inc();
+        throttled.failure()
+    }
+
+    /// A place for an action that comes in through a door; waits for it, not for long.
+    pub(crate) async fn place(&self, request: &ActionRequest) -> Result<Turn, Failure> {
+        let coming = self.places.stand(&request.subject_id, &request.tool_id);
+        let coming = coming.map_err(|turns::Crowded| self.overloaded("too many wait already"))?;
+        match tokio::time::timeout(self.admission_wait_max, coming).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => Err(self.overloaded("no place came free in time")),
+        }
+    }
+
+    fn overloaded(&self, why: &str) -> Failure {
+        self.metrics.throttled.with_label_values(&["overload"]).inc();
+        let message = format!(
+            "{} actions are on their way, and {why}; try again shortly",
+            self.places.taken()
+        );
+        Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY)
+    }
+
+    /// Does the work when it is its turn to start. What takes long waits for something other than a processor: then the turn
+    /// goes to the next, and the work goes on.
+    pub(crate) async fn in_turn<T>(&self, request: &ActionRequest, work: impl Future<Output = T>) -> T {
+        let coming = self.starts.stand_bounded(&request.subject_id, &request.tool_id);
+        // Turns are given as long as they live, which is as long as this.
+        let turn = coming.await.ok();
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(limits::START_TIME_MAX) => drop(turn),
+        }
+        work.await
+    }
+
+    /// Forgets what is over.
+    pub(crate) async fn sweep(&self) {
+        self.rates.sweep();
+        if let Err(error) = self.sessions.sweep().await {
+            tracing::warn!(%error, "windows of sessions that are over could not be removed");
+        }
     }
 }

@@ -204,12 +204,16 @@ impl Executor {
         let id = action.ticket.action_id.clone();
         action.hop("executor");
         hit("executor.begin", &id).await;
-        let deadline = self.parts.clock.monotonic().plus(timeout);
         let _kept = action.ticket.lease().map(|lease| {
-            let until = deadline.plus(self.parts.lease_ttl);
+            let until = self.parts.clock.monotonic().plus(timeout + self.parts.lease_ttl);
             self.parts.leases.keep(lease, until)
         });
-        let Some(ended) = self.carry_out(&action, deadline).await else {
+        let work = async {
+            // Its time begins when it is its turn.
+            let deadline = self.parts.clock.monotonic().plus(timeout);
+            self.carry_out(&action, deadline).await
+        };
+        let Some(ended) = self.parts.control.in_turn(&action.request, work).await else {
             // The runtime stops. The ticket is dropped with the action, and the next start settles it by its intent.
             tracing::info!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, "handed back");
             return;

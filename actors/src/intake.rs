@@ -12,6 +12,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::action::{Action, Place, Stalled, Ticket, Way};
+use crate::control::turns::Turn;
 use crate::failpoint::{hit, hit_idle};
 use crate::idempotency::ID_TAKEN;
 use crate::messages::{Record, Refusal, Validate};
@@ -21,8 +22,11 @@ use crate::seize::{Seized, seize};
 use crate::stage::pass;
 
 /// Looks for decisions. There is one, restarted when it dies.
+#[derive(Clone)]
 pub(crate) struct Intake {
     pub(crate) parts: Arc<Parts>,
+    /// Room for those that wait for their turn. Kept by the supervisor: whoever waits outlives an intake that died.
+    pub(crate) ahead: Arc<Semaphore>,
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) validator: FactoryRef<(), Validate>,
     pub(crate) recorder: FactoryRef<(), Record>,
@@ -79,14 +83,12 @@ impl Actor for Intake {
 impl Intake {
     /// Leases what there is room for. Answers how long there is nothing to do.
     async fn look(&self) -> Result<Option<Duration>, StoreError> {
-        // At least one place: without room there is nothing to look for.
-        let Ok(first) = self.permits.clone().acquire_owned().await else {
+        // At least one place among those who wait: without room there is nothing to look for.
+        let Ok(first) = self.ahead.clone().acquire_owned().await else {
             return Err(StoreError::Closed);
         };
-        let room = 1 + self
-            .permits
-            .available_permits()
-            .min(effectd_bus::limits::LEASE_EVENTS_MAX - 1);
+        let most = effectd_bus::limits::LEASE_EVENTS_MAX - 1;
+        let room = 1 + self.ahead.available_permits().min(most);
         hit_idle("intake.before_lease").await;
         let leased = self
             .parts
@@ -101,11 +103,11 @@ impl Intake {
         let mut first = Some(first);
         let busy = !leased.deliveries.is_empty();
         for delivery in leased.deliveries {
-            let permit = match first.take() {
-                Some(permit) => Some(permit),
-                None => self.permits.clone().acquire_owned().await.ok(),
+            let ahead = match first.take() {
+                Some(ahead) => Some(ahead),
+                None => self.ahead.clone().acquire_owned().await.ok(),
             };
-            self.begin(delivery, permit).await;
+            self.line_up(delivery, ahead).await;
         }
         Ok((!busy).then(|| {
             leased
@@ -115,7 +117,8 @@ impl Intake {
         }))
     }
 
-    async fn begin(&self, delivery: Delivery, permit: Option<OwnedSemaphorePermit>) {
+    /// Has a delivery wait for its turn, unless it must come later.
+    async fn line_up(&self, delivery: Delivery, ahead: Option<OwnedSemaphorePermit>) {
         let Some(event) = read(&delivery) else {
             let detail = "the decision cannot be read";
             let ended = self
@@ -130,7 +133,35 @@ impl Intake {
             );
             return;
         };
-        let action = self.action(&delivery, event, permit);
+        let (parts, request) = (&self.parts, &event.data.request);
+        if let Err(throttled) = parts.control.rate(request, &event.data.principal) {
+            // Not a failed delivery, only a later one.
+            drop(parts.store.defer(delivery.lease_id, throttled.after));
+            return;
+        }
+        let places = &parts.control.places;
+        let mut coming = places.stand_bounded(&request.subject_id, &request.tool_id);
+        if let Ok(turn) = coming.try_recv() {
+            drop(ahead);
+            return self.begin(delivery, event, turn).await;
+        }
+        let until = parts.clock.monotonic().plus(effectd_bus::limits::LEASE_TTL_MAX);
+        let kept = parts.leases.keep(delivery.lease_id, until);
+        let intake = self.clone();
+        tokio::spawn(async move {
+            if let Ok(turn) = coming.await {
+                drop((ahead, kept));
+                intake.begin(delivery, event, turn).await;
+            }
+        });
+    }
+
+    async fn begin(&self, delivery: Delivery, event: Event<DecisionData>, turn: Turn) {
+        let Ok(permit) = self.permits.clone().acquire_owned().await else {
+            // The runtime stops: the next start finds the decision on the bus.
+            return;
+        };
+        let action = self.action(&delivery, event, (permit, turn));
         hit("intake.after_lease", &action.ticket.action_id).await;
         if delivery.exhausted {
             self.give_up(action, delivery.delivery_count).await;
@@ -143,7 +174,7 @@ impl Intake {
         &self,
         delivery: &Delivery,
         event: Event<DecisionData>,
-        permit: Option<OwnedSemaphorePermit>,
+        (permit, turn): (OwnedSemaphorePermit, Turn),
     ) -> Action<crate::action::Submitted> {
         let DecisionData {
             request,
@@ -171,7 +202,7 @@ impl Intake {
             way: Some(Way::Bus {
                 lease: delivery.lease_id,
             }),
-            place: Place::new(permit, &self.parts.metrics.in_flight),
+            place: Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight),
             store: self.parts.store.clone(),
             stalled: Stalled::default(),
         };

@@ -66,3 +66,28 @@ pub const BREAKER_RELEASE_MAX: u32 = 32;
 pub const BREAKER_TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Breakers in all. Keys come from requests; closed ones make room for new ones.
 pub const BREAKERS_MAX: usize = 1_024;
+/// Keys of one kind that a rate tells apart: beyond it, new ones share a rate until old ones have been idle.
+pub const RATE_KEYS_MAX: usize = 16_384;
+/// Actions that one session may ask for within [`SESSION_WINDOW`].
+pub const SESSION_ACTIONS_MAX: u32 = 60;
+/// The window in which a session's actions are counted.
+pub const SESSION_WINDOW: Duration = Duration::from_secs(60);
+/// Tries to count a session's action against others who count at the same time; then it is let through.
+pub const SESSION_TRIES: u32 = 32;
+/// Places for actions on their way that one subject may hold at once: the others always find some.
+pub const SUBJECT_IN_FLIGHT_MAX: usize = 192;
+/// Places for actions on their way that one tool may hold at once.
+pub const TOOL_IN_FLIGHT_MAX: usize = 192;
+/// Callers that may wait at the doors for a place, in all; a quarter of them for one subject.
+pub const WAITING_MAX: usize = 1_024;
+/// How long a caller waits for a place before it is told `overloaded`.
+pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
+/// What a caller that is told `overloaded` is told to wait.
+pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
+/// Decisions from the bus that wait for a place: among so many, turns are given fairly.
+pub const AHEAD_MAX: usize = 768;
+/// Children that may be in their first [`START_TIME_MAX`] at once, for each processor: more would only slow each other down,
+/// and whose turn is next could not be chosen any more.
+pub const STARTS_PER_CORE: usize = 4;
+/// How long a child counts as starting: what takes longer waits for something other than a processor.
+pub const START_TIME_MAX: Duration = Duration::from_millis(50);

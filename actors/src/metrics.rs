@@ -1,6 +1,8 @@
 //! The pipeline's figures. Names are constants, so that dashboards and documentation can be checked against them.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
 
 /// Actions by tool and outcome.
 pub const ACTIONS_TOTAL: &str = "effectd_actions_total";
@@ -28,6 +30,10 @@ pub const BREAKERS_OPEN: &str = "effectd_breakers_open";
 pub const BREAKER_CHANGES_TOTAL: &str = "effectd_breaker_changes_total";
 /// Calls that an open breaker refused, by tool.
 pub const BREAKER_REFUSALS_TOTAL: &str = "effectd_breaker_refusals_total";
+/// Actions that were turned away or put off, by what they had too much of.
+pub const THROTTLED_TOTAL: &str = "effectd_actions_throttled_total";
+/// Actions of sessions that could not be counted and were let through.
+pub const SESSIONS_UNCOUNTED_TOTAL: &str = "effectd_session_actions_uncounted_total";
 
 /// The pipeline's series.
 #[derive(Debug, Clone)]
@@ -45,6 +51,8 @@ pub struct Metrics {
     pub(crate) breakers_open: IntGauge,
     pub(crate) breaker_changes: IntCounterVec,
     pub(crate) breaker_refusals: IntCounterVec,
+    pub(crate) throttled: IntCounterVec,
+    pub(crate) sessions_uncounted: IntCounter,
 }
 
 impl Metrics {
@@ -64,6 +72,9 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
+        let uncounted = "Actions of sessions that could not be counted";
+        let sessions_uncounted = IntCounter::new(SESSIONS_UNCOUNTED_TOTAL, uncounted)?;
+        registry.register(Box::new(sessions_uncounted.clone()))?;
         let state = Opts::new(BREAKER_STATE, "0 closed, 1 being tried, 2 open");
         let breaker_state = IntGaugeVec::new(state, &["tool_id"])?;
         registry.register(Box::new(breaker_state.clone()))?;
@@ -86,6 +97,8 @@ impl Metrics {
             duration,
             in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
             breaker_state,
+            throttled: counter(THROTTLED_TOTAL, "Actions turned away or put off", &["what"])?,
+            sessions_uncounted,
             breakers_open: gauge(BREAKERS_OPEN, "Breakers that are open")?,
             breaker_changes: counter(BREAKER_CHANGES_TOTAL, "Breakers that opened or closed", &["to"])?,
             breaker_refusals: counter(

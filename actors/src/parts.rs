@@ -101,7 +101,8 @@ impl Parts {
     /// Puts the parts together.
     pub fn new(from: Ingredients) -> Arc<Self> {
         let control = Control::new(
-            from.settings.control.clone(),
+            &from.settings.control,
+            from.settings.in_flight_max,
             &from.store,
             &from.clock,
             &from.metrics,

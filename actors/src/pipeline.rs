@@ -14,10 +14,11 @@ use tracing::Span;
 
 use crate::action::{Action, Back, Place, Stalled, Submitted, Ticket, Way};
 use crate::answers::{Answer, Done};
+use crate::control::turns::Turn;
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::idempotency::{ID_TAKEN, sealed};
-use crate::limits::STOP_MAX;
+use crate::limits::{AHEAD_MAX, STOP_MAX};
 use crate::messages::Validate;
 use crate::parts::Parts;
 use crate::registry::Entry;
@@ -97,6 +98,7 @@ impl Pipeline {
         let supervisor = Supervisor {
             parts: parts.clone(),
             permits: permits.clone(),
+            ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
             fatal: send_fatal,
         };
         let failed = |error: &dyn std::fmt::Display| StartError::Actors(error.to_string());
@@ -164,6 +166,7 @@ impl Pipeline {
         if self.permits.is_closed() {
             return Err(stopping());
         }
+        self.parts.control.session(&incoming.origin).await?;
         self.publish(incoming).await
     }
 
@@ -180,6 +183,13 @@ impl Pipeline {
         if let Some(known) = self.known(&incoming)? {
             return Ok(known);
         }
+        if self.permits.is_closed() {
+            return Err(stopping());
+        }
+        self.parts.control.session(&incoming.origin).await?;
+        let rated = self.parts.control.rate(&incoming.request, &incoming.principal);
+        rated.map_err(|throttled| throttled.failure())?;
+        let turn = self.parts.control.place(&incoming.request).await?;
         let permit = self
             .permits
             .clone()
@@ -192,7 +202,7 @@ impl Pipeline {
         let (back, mut came_back) = oneshot::channel();
         let incoming = Arc::new(incoming);
         let _standing = self.parts.at_door.enter(&incoming);
-        let action = self.action((*incoming).clone(), back, permit);
+        let action = self.action((*incoming).clone(), back, (permit, turn));
         pass(&self.stages.validator, Validate(action));
         tokio::select! {
             biased;
@@ -286,7 +296,7 @@ impl Pipeline {
         &self,
         incoming: Incoming,
         back: oneshot::Sender<Back>,
-        permit: OwnedSemaphorePermit,
+        (permit, turn): (OwnedSemaphorePermit, Turn),
     ) -> Action<Submitted> {
         let Incoming {
             request,
@@ -307,7 +317,7 @@ impl Pipeline {
             waited: Duration::ZERO,
             queued: None,
             way: Some(Way::Door { back }),
-            place: Place::new(Some(permit), &self.parts.metrics.in_flight),
+            place: Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight),
             store: self.parts.store.clone(),
             stalled: Stalled::default(),
         };

@@ -24,6 +24,8 @@ use crate::validator::Validator;
 pub(crate) struct Supervisor {
     pub(crate) parts: Arc<Parts>,
     pub(crate) permits: Arc<Semaphore>,
+    /// Room for decisions from the bus that wait for their turn.
+    pub(crate) ahead: Arc<Semaphore>,
     pub(crate) fatal: watch::Sender<Option<String>>,
 }
 
@@ -195,6 +197,7 @@ impl Supervisor {
             let intake = Intake {
                 parts: self.parts.clone(),
                 permits: self.permits.clone(),
+                ahead: self.ahead.clone(),
                 validator: stages.validator.clone(),
                 recorder: stages.recorder.clone(),
             };

@@ -56,6 +56,7 @@ impl Actor for Sweeper {
 impl Sweeper {
     async fn rest(&self) {
         self.parts.answers.sweep();
+        self.parts.control.sweep().await;
         let Ok(before) = self.parts.clock.now().checked_sub(EPOCH_GRACE) else {
             return;
         };

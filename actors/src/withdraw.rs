@@ -126,7 +126,7 @@ fn refusal(parts: &Parts, event: Event<DecisionData>, by: &Canceller) -> Refusal
         queued: None,
         // No delivery is held: whoever holds one finds the receipt.
         way: None,
-        place: Place::new(None, &parts.metrics.in_flight),
+        place: Place::new(None, None, &parts.metrics.in_flight),
         store: parts.store.clone(),
         stalled: Stalled::default(),
     };

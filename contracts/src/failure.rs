@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -222,6 +223,9 @@ pub struct Failure {
     /// Which gate refused, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<Gate>,
+    /// When to ask again, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 impl Failure {
@@ -241,7 +245,14 @@ impl Failure {
             retryable: code.retryable(),
             phase,
             gate: None,
+            retry_after_ms: None,
         }
+    }
+
+    /// The same failure, with when to ask again; never at once.
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after_ms = Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
+        self
     }
 
     /// The same failure, with the gate that refused.

@@ -10,8 +10,10 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
 use crate::problem::Problem;
-use crate::routes::{actions, health, policy, receipts};
-use crate::views::{ActionView, Explanation, Health, PolicyChange, PolicyView, ReceiptList, State};
+use crate::routes::{actions, breakers, health, policy, receipts};
+use crate::views::{
+    ActionView, BreakerView, Explanation, Health, PolicyChange, PolicyView, ReceiptList, State,
+};
 
 /// Where the types are.
 const SCHEMAS: &str = "/components/schemas";
@@ -37,6 +39,10 @@ const SCHEMAS: &str = "/components/schemas";
         policy::change,
         policy::explain,
         policy::explain_receipt,
+        breakers::list,
+        breakers::show,
+        breakers::trip,
+        breakers::reset,
         health::healthz,
         health::readyz,
         health::metrics,
@@ -44,6 +50,7 @@ const SCHEMAS: &str = "/components/schemas";
     ),
     components(schemas(
         ActionView,
+        BreakerView,
         State,
         Problem,
         Change,

@@ -54,6 +54,7 @@ kinds! {
     ReceiptUnknown = "receipt_unknown", 404, false, "No receipt of this id is known to you.";
     AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
     CannotCancel = "cannot_cancel", 409, false, "The action is on its way; it cannot be withdrawn.";
+    BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";
     OperatorsOnly = "operators_only", 403, false, "This is for operators.";
     PolicyInvalid = "policy_invalid", 422, false, "The policy cannot be used so; the one in force stays.";
     ChangeInvalid = "change_invalid", 400, false, "This is no change of a policy.";
@@ -126,6 +127,7 @@ impl Problem {
         problem.phase = Some(failure.phase);
         problem.gate = failure.gate;
         problem.change = Some(advice::of(failure));
+        problem.retry_after_ms = failure.retry_after_ms.or(problem.retry_after_ms);
         problem
     }
 

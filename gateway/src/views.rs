@@ -9,6 +9,8 @@ use utoipa::ToSchema;
 
 use crate::problem::{Kind, Problem};
 
+pub use crate::routes::breakers::BreakerView;
+
 /// How an action stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

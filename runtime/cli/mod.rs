@@ -2,6 +2,7 @@
 
 mod ask;
 mod backend;
+mod breaker;
 mod cancel;
 mod completions;
 mod config;
@@ -108,6 +109,7 @@ enum Command {
     Init(init::Init),
     Receipts(receipts::ReceiptsCommand),
     Policy(policy::PolicyCommand),
+    Breaker(breaker::BreakerCommand),
     Config(config::ConfigCommand),
     Dlq(dlq::DlqCommand),
     Store(store::StoreCommand),
@@ -155,6 +157,7 @@ pub fn main() -> ExitCode {
         Command::Init(init) => init.main(&common),
         Command::Receipts(receipts) => receipts.main(&common),
         Command::Policy(policy) => policy.main(&common),
+        Command::Breaker(breaker) => breaker.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),
     }
     .into()

@@ -97,6 +97,11 @@ const LEASE: Kind = Kind::Number {
 };
 /// Beyond this, a factor or a power is a slip.
 const FACTOR: Kind = Kind::Decimal { min: 1.0, max: 100.0 };
+/// None is no limit.
+const RATE: Kind = Kind::Number {
+    min: 0,
+    max: 1_000_000,
+};
 const SHARE: Kind = Kind::Decimal { min: 0.0, max: 1.0 };
 const WATTS: Kind = Kind::Decimal {
     min: 0.1,
@@ -106,6 +111,24 @@ const WATTS: Kind = Kind::Decimal {
 /// Everything that can be set, section by section.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
+    key!("control.admission_wait_ms_max" = pipeline::ADMISSION_WAIT_MAX, MILLIS, Restart, "how long a caller waits for a place before it is told `overloaded`"),
+    key!("control.breaker_calls_min" = pipeline::BREAKER_CALLS_MIN, COUNT, Restart, "calls before their share of failures means anything to a breaker"),
+    key!("control.breaker_cool_down_ms" = pipeline::BREAKER_COOL_DOWN, MILLIS, Restart, "how long a breaker stays open the first time"),
+    key!("control.breaker_cool_down_ms_max" = pipeline::BREAKER_COOL_DOWN_MAX, MILLIS, Restart, "how long a breaker stays open at most"),
+    key!("control.breaker_error_share_max" = pipeline::BREAKER_ERROR_SHARE_MAX, SHARE, Restart, "share of failed calls that opens a breaker"),
+    key!("control.breaker_failures_max" = pipeline::BREAKER_FAILURES_MAX, FEW, Restart, "failures in a row that open a breaker"),
+    key!("control.breaker_probes" = pipeline::BREAKER_PROBES, FEW, Restart, "calls let through at once to find out whether a tool works again"),
+    key!("control.breaker_release_max" = pipeline::BREAKER_RELEASE_MAX, FEW, Restart, "calls at once at the end of a gradual release"),
+    key!("control.breaker_window_ms" = pipeline::BREAKER_WINDOW, MILLIS, Restart, "the time over which a breaker looks at the share of failures"),
+    key!("control.principal_rate_max" = "0", RATE, Restart, "actions a second that one principal may ask for; 0 for any number"),
+    key!("control.session_actions_max" = pipeline::SESSION_ACTIONS_MAX, COUNT, Restart, "actions a minute that one session may ask for"),
+    key!("control.space_rate_max" = "0", RATE, Restart, "actions a second in one space; 0 for any number"),
+    key!("control.starts_per_core" = pipeline::STARTS_PER_CORE, FEW, Restart, "children that may be starting at once, for each processor"),
+    key!("control.subject_in_flight_max" = pipeline::SUBJECT_IN_FLIGHT_MAX, FEW, Restart, "actions on their way on behalf of one subject"),
+    key!("control.subject_rate_max" = "0", RATE, Restart, "actions a second on behalf of one subject; 0 for any number"),
+    key!("control.tool_in_flight_max" = pipeline::TOOL_IN_FLIGHT_MAX, FEW, Restart, "actions on their way with one tool"),
+    key!("control.tool_rate_max" = "0", RATE, Restart, "actions a second with one tool; 0 for any number"),
+    key!("control.waiting_max" = pipeline::WAITING_MAX, COUNT, Restart, "callers that may wait for a place, a quarter of them for one subject"),
     key!("gateway.backlog_bytes_max" = gateway::BACKLOG_BYTES_MAX, BYTES, Reload, "bytes of decisions that are accepted and not yet ended before more are turned away"),
     key!("gateway.backlog_max" = gateway::BACKLOG_MAX, COUNT, Reload, "decisions that are accepted and not yet ended before more are turned away"),
     key!("gateway.bodies_bytes_max" = gateway::BODIES_BYTES_MAX, BYTES, Restart, "bytes of bodies that are held for all clients together"),

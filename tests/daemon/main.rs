@@ -13,6 +13,7 @@ mod shared;
 
 mod answers;
 mod bad_clients;
+mod breakers;
 mod cancel;
 mod commands;
 mod health;

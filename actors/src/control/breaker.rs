@@ -96,6 +96,18 @@ pub enum Cause {
     Operator,
 }
 
+impl Cause {
+    /// The wire form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Cause::Failures => "failures",
+            Cause::ErrorShare => "error_share",
+            Cause::Probe => "probe",
+            Cause::Operator => "operator",
+        }
+    }
+}
+
 /// Whether a failure says something about the tool. What only says that this request could not be done must not take the
 /// tool away from everybody else: a planner that writes outside of its space would close the files for all.
 pub const fn counts(code: Code) -> bool {
@@ -127,6 +139,15 @@ pub const fn counts(code: Code) -> bool {
         | Code::OutputLimit
         | Code::FileLimit
         | Code::PathDenied
+        | Code::PermissionDenied
+        | Code::FileNotFound
+        | Code::FileExists
+        | Code::NotAFile
+        | Code::NotAFolder
+        | Code::NotText
+        | Code::StateChanged
+        | Code::DiskFull
+        | Code::UndoGone
         | Code::NetworkDenied
         | Code::SandboxUnavailable
         | Code::ToolFailed

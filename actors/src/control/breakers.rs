@@ -58,6 +58,20 @@ pub struct View {
     pub failures: u32,
 }
 
+impl View {
+    /// A breaker that no call went through yet: closed.
+    pub fn untouched(key: &str) -> Self {
+        Self {
+            key: key.to_owned(),
+            state: Standing::Closed,
+            cause: None,
+            retry_after_ms: None,
+            calls: 0,
+            failures: 0,
+        }
+    }
+}
+
 /// What the Store holds of a breaker that is not closed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
@@ -202,7 +216,16 @@ impl Breakers {
     }
 
     /// A person opens a breaker, until a person closes it. In force at once; answered when it is on disk.
-    pub fn trip(&self, key: &str) -> Result<Wait<Changed>, StoreError> {
+    pub async fn trip(&self, key: &str) -> Result<(), StoreError> {
+        self.shut(key)?.await.map(drop)
+    }
+
+    /// A person closes a breaker, and what it counted is forgotten. In force at once; answered when it is on disk.
+    pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
+        self.clear(key)?.await.map(drop)
+    }
+
+    fn shut(&self, key: &str) -> Result<Wait<Changed>, StoreError> {
         let now = self.0.clock.monotonic();
         let mut all = self.lock();
         if !self.make(&mut all, key) {
@@ -218,8 +241,7 @@ impl Breakers {
         wait
     }
 
-    /// A person closes a breaker, and what it counted is forgotten. In force at once; answered when it is on disk.
-    pub fn reset(&self, key: &str) -> Result<Wait<Changed>, StoreError> {
+    fn clear(&self, key: &str) -> Result<Wait<Changed>, StoreError> {
         let now = self.0.clock.monotonic();
         let mut all = self.lock();
         let fresh = Breaker::new(&self.0.rules, now);
@@ -485,7 +507,7 @@ mod tests {
     #[test]
     fn an_operators_word_outlives_the_process_and_binds_those_with_keys_of_their_own() {
         let place = new_place();
-        place.breakers.trip("t.x").unwrap().wait().unwrap();
+        place.breakers.shut("t.x").unwrap().wait().unwrap();
         let place = place.again();
         place.clock.advance(Duration::from_secs(1_000_000));
         for key in ["t.x", "mine"] {
@@ -495,7 +517,7 @@ mod tests {
                 "{refused}"
             );
         }
-        place.breakers.reset("t.x").unwrap().wait().unwrap();
+        place.breakers.clear("t.x").unwrap().wait().unwrap();
         assert!(place.breakers.ask("t.x", &tool()).is_ok());
         let place = place.again();
         assert!(place.breakers.ask("t.x", &tool()).is_ok());

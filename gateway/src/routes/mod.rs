@@ -1,6 +1,7 @@
 //! The paths of the door. `/v1` is a promise: what is there stays, and what it says keeps its meaning.
 
 pub(crate) mod actions;
+pub(crate) mod breakers;
 pub(crate) mod health;
 pub(crate) mod policy;
 pub(crate) mod receipts;
@@ -37,6 +38,10 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/policy/reload", post(policy::reload))
         .route("/v1/policy/changes", post(policy::change))
         .route("/v1/policy/explain", post(policy::explain))
+        .route("/v1/breakers", get(breakers::list))
+        .route("/v1/breakers/{key}", get(breakers::show))
+        .route("/v1/breakers/{key}/trip", post(breakers::trip))
+        .route("/v1/breakers/{key}/reset", post(breakers::reset))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

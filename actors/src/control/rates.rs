@@ -1,0 +1,271 @@
+//! How often: smooth rates per tool, subject, space and principal, by governor.
+//!
+//! These are local and in memory: a restart forgives. What must survive one and be shared is counted by
+//! [`super::sessions`].
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_contracts::{ActionRequest, Clock, Code, Failure, Phase, Principal};
+use governor::clock::Clock as GovernorClock;
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DashMapStateStore;
+use governor::{Quota, RateLimiter};
+
+use crate::limits::RATE_KEYS_MAX;
+
+/// What may happen how often. Nothing is limited unless somebody says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// Actions a second with one tool.
+    pub tool: Option<NonZeroU32>,
+    /// Actions a second on behalf of one subject.
+    pub subject: Option<NonZeroU32>,
+    /// Actions a second in one space.
+    pub space: Option<NonZeroU32>,
+    /// Actions a second asked for by one principal.
+    pub principal: Option<NonZeroU32>,
+}
+
+/// Too often: whose rate it is, and when to come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Throttled {
+    /// What is limited: `tool`, `subject`, `space`, `principal`, `session` or `budget`.
+    pub what: &'static str,
+    /// How much of it is allowed, in the words of its unit.
+    pub allowed: (u64, &'static str),
+    /// When to come back.
+    pub after: Duration,
+}
+
+impl Throttled {
+    /// What is told at the door.
+    pub fn failure(&self) -> Failure {
+        let (most, unit) = self.allowed;
+        let message = format!(
+            "the {} has used up what it may: {most} {unit}, of which 0 are left; come back in {} ms",
+            self.what,
+            self.after.as_millis().max(1)
+        );
+        Failure::new(Code::RateLimited, Phase::Accept, message).retry_after(self.after)
+    }
+}
+
+/// The product's clock, as governor wants to see it.
+struct Ticks(Arc<dyn Clock>);
+
+impl GovernorClock for Ticks {
+    type Instant = Duration;
+
+    fn now(&self) -> Duration {
+        self.0.monotonic().since_start()
+    }
+}
+
+type Limiter = RateLimiter<String, DashMapStateStore<String>, Ticks, NoOpMiddleware<Duration>>;
+
+struct Rate {
+    what: &'static str,
+    most: NonZeroU32,
+    limiter: Limiter,
+    clock: Arc<dyn Clock>,
+}
+
+/// All rates.
+pub struct Rates {
+    tool: Option<Rate>,
+    subject: Option<Rate>,
+    space: Option<Rate>,
+    principal: Option<Rate>,
+}
+
+impl std::fmt::Debug for Rates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Rates({} keys)", self.len())
+    }
+}
+
+impl Rate {
+    fn new(what: &'static str, most: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
+        let limiter = Limiter::new(
+            Quota::per_second(most),
+            DashMapStateStore::default(),
+            Ticks(clock.clone()),
+        );
+        Self {
+            what,
+            most,
+            limiter,
+            clock: clock.clone(),
+        }
+    }
+
+    fn check(&self, key: &str) -> Result<(), Throttled> {
+        if self.limiter.len() >= RATE_KEYS_MAX {
+            self.limiter.retain_recent();
+        }
+        // When there are more at once than can be told apart, the rest share one rate.
+        let key = if self.limiter.len() >= RATE_KEYS_MAX {
+            ""
+        } else {
+            key
+        };
+        let answer = self.limiter.check_key(&key.to_owned());
+        answer.map(drop).map_err(|not_until| Throttled {
+            what: self.what,
+            allowed: (self.most.get().into(), "a second"),
+            after: not_until.wait_time_from(self.clock.monotonic().since_start()),
+        })
+    }
+}
+
+impl Rates {
+    /// Rates by these rules.
+    pub fn new(rules: Rules, clock: &Arc<dyn Clock>) -> Self {
+        let rate = |what, most: Option<NonZeroU32>| most.map(|most| Rate::new(what, most, clock));
+        Self {
+            tool: rate("tool", rules.tool),
+            subject: rate("subject", rules.subject),
+            space: rate("space", rules.space),
+            principal: rate("principal", rules.principal),
+        }
+    }
+
+    /// Counts one action. The nearest to the asker is asked first: who is refused as a principal costs its subject nothing.
+    /// What was counted before a refusal stays counted.
+    pub fn count(&self, request: &ActionRequest, principal: &Principal) -> Result<(), Throttled> {
+        let all = [
+            (&self.principal, principal.as_str()),
+            (&self.subject, request.subject_id.as_str()),
+            (&self.space, request.space_id.as_str()),
+            (&self.tool, request.tool_id.as_str()),
+        ];
+        for (rate, key) in all {
+            if let Some(rate) = rate {
+                rate.check(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets keys that have been idle long enough to be as good as new.
+    pub fn sweep(&self) {
+        for rate in self.all() {
+            rate.limiter.retain_recent();
+            rate.limiter.shrink_to_fit();
+        }
+    }
+
+    /// Keys that are remembered.
+    pub fn len(&self) -> usize {
+        self.all().map(|rate| rate.limiter.len()).sum()
+    }
+
+    /// Whether no key is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Rate> {
+        [&self.tool, &self.subject, &self.space, &self.principal]
+            .into_iter()
+            .flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use effectd_contracts::{ManualClock, Timestamp};
+    use serde_json::json;
+
+    fn request(subject: &str, tool: &str) -> ActionRequest {
+        let request = json!({ "action_id": "a", "subject_id": subject, "space_id": "s", "tool_id": tool });
+        ActionRequest::parse(request.to_string().as_bytes()).unwrap()
+    }
+
+    fn rates(rules: Rules) -> (Arc<ManualClock>, Rates) {
+        let clock = Arc::new(ManualClock::at(Timestamp::UNIX_EPOCH));
+        let shared: Arc<dyn Clock> = clock.clone();
+        (clock, Rates::new(rules, &shared))
+    }
+
+    fn two() -> Option<NonZeroU32> {
+        NonZeroU32::new(2)
+    }
+
+    #[test]
+    fn each_kind_is_limited_by_itself_and_says_when_to_come_back() {
+        let alice = Principal::new("user://alice").unwrap();
+        let bob = Principal::new("user://bob").unwrap();
+        let (clock, subjects) = rates(Rules {
+            subject: two(),
+            ..Rules::default()
+        });
+        let asked = request("agent://a", "t.x");
+        assert!(subjects.count(&asked, &alice).is_ok() && subjects.count(&asked, &alice).is_ok());
+        let refused = subjects.count(&asked, &bob).unwrap_err();
+        assert_eq!(
+            (refused.what, refused.after),
+            ("subject", Duration::from_millis(500))
+        );
+        let failure = refused.failure();
+        assert_eq!(
+            (failure.code, failure.retry_after_ms),
+            (Code::RateLimited, Some(500))
+        );
+        assert!(
+            failure.message.contains("2 a second, of which 0 are left"),
+            "{failure}"
+        );
+        assert!(subjects.count(&request("agent://b", "t.x"), &alice).is_ok());
+        clock.advance(Duration::from_millis(500));
+        assert!(subjects.count(&asked, &bob).is_ok());
+        for (rules, what) in [
+            (
+                Rules {
+                    tool: two(),
+                    ..Rules::default()
+                },
+                "tool",
+            ),
+            (
+                Rules {
+                    space: two(),
+                    ..Rules::default()
+                },
+                "space",
+            ),
+            (
+                Rules {
+                    principal: two(),
+                    ..Rules::default()
+                },
+                "principal",
+            ),
+        ] {
+            let (_, rates) = rates(rules);
+            let third = (0..3).map(|_| rates.count(&asked, &alice)).next_back().unwrap();
+            assert_eq!(third.unwrap_err().what, what);
+        }
+    }
+
+    #[test]
+    fn idle_keys_are_forgotten_and_their_number_is_bounded() {
+        let alice = Principal::new("user://alice").unwrap();
+        let (clock, subjects) = rates(Rules {
+            subject: two(),
+            ..Rules::default()
+        });
+        for n in 0..RATE_KEYS_MAX + 100 {
+            // Those beyond the bound share one rate, so some of them are refused.
+            let _ = subjects.count(&request(&format!("agent://{n}"), "t.x"), &alice);
+        }
+        assert!(subjects.len() <= RATE_KEYS_MAX + 1, "{}", subjects.len());
+        clock.advance(Duration::from_secs(60));
+        subjects.sweep();
+        assert!(subjects.is_empty());
+    }
+}

@@ -1,0 +1,265 @@
+//! How often a session may ask: a window of one minute, counted in the Store, so that all who use one Store share it and a
+//! restart does not forgive.
+//!
+//! If the Store cannot count, the action is let through, and a figure says so: a limit that is meant to keep a chatty
+//! assistant in bounds must not be what stops everybody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, Swap};
+use effectd_contracts::{Clock, Digest, Timestamp};
+use prometheus::IntCounter;
+use serde::{Deserialize, Serialize};
+
+use super::rates::Throttled;
+use crate::limits::{SESSION_TRIES, SESSION_WINDOW};
+
+/// Counts what sessions ask for.
+pub struct Sessions {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    /// Actions within a window.
+    most: u32,
+    uncounted: IntCounter,
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sessions({} within {SESSION_WINDOW:?})", self.most)
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Window {
+    start: Timestamp,
+    count: u32,
+}
+
+/// The longest session id that is a key as it is.
+const PLAIN_BYTES_MAX: usize = 256;
+/// Entries looked at in one go.
+const PAGE: usize = 500;
+
+fn family() -> Result<FamilyName, StoreError> {
+    FamilyName::new("session-windows")
+}
+
+fn key(session: &str) -> String {
+    if session.len() <= PLAIN_BYTES_MAX {
+        format!("ratelimit:actions:{session}")
+    } else {
+        format!(
+            "ratelimit:actions:sha256:{}",
+            Digest::of(session.as_bytes()).hex()
+        )
+    }
+}
+
+fn left_of(window: &Window, now: Timestamp) -> Duration {
+    // A window that begins in the future was written under another wall clock: it is over.
+    if window.start > now {
+        return Duration::ZERO;
+    }
+    let age: Duration = now
+        .duration_since(window.start)
+        .try_into()
+        .unwrap_or(SESSION_WINDOW);
+    SESSION_WINDOW.saturating_sub(age)
+}
+
+impl Sessions {
+    /// A count of so many within a window.
+    pub fn new(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>, most: u32, uncounted: IntCounter) -> Self {
+        Self {
+            store: store.clone(),
+            clock: clock.clone(),
+            most,
+            uncounted,
+        }
+    }
+
+    /// Counts one action of this session.
+    pub async fn count(&self, session: &str) -> Result<(), Throttled> {
+        let key = key(session);
+        for _ in 0..SESSION_TRIES {
+            match self.try_count(&key).await {
+                Ok(answer) => return answer,
+                // Somebody else counted at the same time.
+                Err(StoreError::VersionMismatch { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a session's window cannot be counted; the action is let through");
+                    break;
+                }
+            }
+        }
+        self.uncounted.inc();
+        Ok(())
+    }
+
+    async fn try_count(&self, key: &str) -> Result<Result<(), Throttled>, StoreError> {
+        let now = self.clock.now();
+        let entry = self.store.entry(&family()?, key)?;
+        let window = entry
+            .as_ref()
+            .and_then(|entry| serde_json::from_slice::<Window>(entry.value.bytes()?).ok())
+            .filter(|window| !left_of(window, now).is_zero());
+        let next = match window {
+            Some(window) if window.count >= self.most => {
+                return Ok(Err(Throttled {
+                    what: "session",
+                    allowed: (self.most.into(), "a minute"),
+                    after: left_of(&window, now),
+                }));
+            }
+            Some(window) => Window {
+                count: window.count + 1,
+                ..window
+            },
+            None => Window { start: now, count: 1 },
+        };
+        let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+        // Plain data with text keys, for which serde_json has no failure.
+        let value = NewBody::Clear(serde_json::to_vec(&next).unwrap_or_default());
+        self.swap(key, expect, EntryChange::Put(value)).await?;
+        Ok(Ok(()))
+    }
+
+    async fn swap(&self, key: &str, expect: Expect, change: EntryChange) -> Result<(), StoreError> {
+        let swap = Swap {
+            family: family()?,
+            key: key.to_owned(),
+            expect,
+            change,
+        };
+        let change = Change {
+            swaps: vec![swap],
+            ..Change::default()
+        };
+        self.store.change(change).await.map(drop)
+    }
+
+    /// Removes windows that are over. Says how many.
+    pub async fn sweep(&self) -> Result<usize, StoreError> {
+        let (now, mut after, mut gone) = (self.clock.now(), None::<String>, 0);
+        loop {
+            let page = self.store.entries(&family()?, "", after.as_deref(), PAGE)?;
+            for entry in page.entries {
+                let window = entry.value.bytes().map(serde_json::from_slice::<Window>);
+                if matches!(&window, Some(Ok(window)) if !left_of(window, now).is_zero()) {
+                    continue;
+                }
+                match self
+                    .swap(&entry.key, Expect::Version(entry.version), EntryChange::Delete)
+                    .await
+                {
+                    Ok(()) => gone += 1,
+                    // It has just begun anew.
+                    Err(StoreError::VersionMismatch { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            match page.after {
+                Some(next) => after = Some(next),
+                None => return Ok(gone),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use effectd_bus::memory;
+    use effectd_contracts::ManualClock;
+
+    fn place(clock: &Arc<ManualClock>) -> (Arc<dyn Store>, impl Fn(u32) -> Sessions) {
+        let store: Arc<dyn Store> = Arc::new(memory::open(clock.clone()).unwrap());
+        let shared: Arc<dyn Clock> = clock.clone();
+        let sessions = {
+            let store = store.clone();
+            move |most| Sessions::new(&store, &shared, most, IntCounter::new("uncounted", "u").unwrap())
+        };
+        (store, sessions)
+    }
+
+    fn clock() -> Arc<ManualClock> {
+        Arc::new(ManualClock::at(Timestamp::from_second(1_000_000).unwrap()))
+    }
+
+    #[tokio::test]
+    async fn two_instances_over_one_store_share_the_count_and_the_sixty_first_is_refused() {
+        let clock = clock();
+        let (_store, sessions) = place(&clock);
+        let (one, other) = (sessions(60), sessions(60));
+        for n in 0..60 {
+            let instance = if n % 2 == 0 { &one } else { &other };
+            assert_eq!(instance.count("s").await, Ok(()), "{n}");
+        }
+        clock.advance(Duration::from_secs(15));
+        for instance in [&one, &other] {
+            let refused = instance.count("s").await.unwrap_err();
+            assert_eq!(
+                (refused.what, refused.after),
+                ("session", Duration::from_secs(45))
+            );
+        }
+        assert_eq!(one.count("another").await, Ok(()));
+        clock.advance(Duration::from_secs(45));
+        assert_eq!(one.count("s").await, Ok(()));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn whoever_counts_at_the_same_time_is_counted_once_each() {
+        let clock = clock();
+        let (_store, sessions) = place(&clock);
+        let all = (0..8).map(|_| {
+            let one = sessions(10);
+            tokio::spawn(async move {
+                let mut passed = 0;
+                for _ in 0..5 {
+                    passed += u32::from(one.count("s").await.is_ok() && one.uncounted.get() == 0);
+                }
+                (passed, one.uncounted.get())
+            })
+        });
+        let (mut passed, mut uncounted) = (0, 0);
+        for one in all.collect::<Vec<_>>() {
+            let (counted, let_through) = one.await.unwrap();
+            passed += counted;
+            uncounted += let_through;
+        }
+        assert!(
+            passed <= 10 && (passed == 10 || uncounted > 0),
+            "{passed}, {uncounted}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_count_lets_through_and_says_so() {
+        let clock = clock();
+        let (store, sessions) = place(&clock);
+        let one = sessions(1);
+        store.close().unwrap();
+        assert_eq!(one.count("s").await, Ok(()));
+        assert_eq!(one.uncounted.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn windows_that_are_over_are_removed() {
+        let clock = clock();
+        let (store, sessions) = place(&clock);
+        let one = sessions(5);
+        for n in 0..1_200 {
+            one.count(&format!("s{n}")).await.unwrap();
+        }
+        clock.advance(Duration::from_secs(30));
+        one.count(&"long".repeat(500)).await.unwrap();
+        assert_eq!(one.sweep().await, Ok(0));
+        clock.advance(Duration::from_secs(31));
+        assert_eq!(one.sweep().await, Ok(1_200));
+        let left = store.entries(&family().unwrap(), "", None, 10).unwrap();
+        assert_eq!(left.entries.len(), 1);
+    }
+}

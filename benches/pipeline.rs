@@ -1,0 +1,391 @@
+//! Whole actions, and where their time goes: `cargo bench --bench pipeline`.
+//!
+//! Each action is a `files.write_text`: validated, gated, claimed, carried out in a fresh sandbox, recorded and signed. First
+//! as it is; then without the sync (the store is in memory), without the sandbox (a breaker that was opened by hand refuses
+//! each action where the child would start, after its claim and before its receipt), and without both. The sandbox's own calls
+//! with the same tool run in the same process, so that the whole is a ratio of something real. Last, one subject floods while
+//! another asks now and then. A line that says `MISSED` is beyond its goal, and makes the exit code 1. The state lies in
+//! `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(
+    clippy::expect_used,
+    reason = "a benchmark that cannot be set up has nothing to say"
+)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use effectd_actors::limits::LEASE_TTL;
+use effectd_actors::reward::Weights;
+use effectd_actors::{
+    Answer, Identity, Incoming, Ingredients, Metrics, Parts, Pipeline, Settings, SpaceRoots,
+};
+use effectd_bus::{Store, embedded, memory};
+use effectd_contracts::{
+    ActionRequest, CallMode, Clock, Origin, Outcome, Principal, SystemClock, ToolCall, ToolSpec, TraceId,
+};
+use effectd_policy::{Overlay, Policy, Source, demo};
+use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
+use serde_json::json;
+
+const TOOL: &str = "files.write_text";
+const FLOODER: &str = "agent://planner@deviceA";
+const OTHER: &str = "agent://other@deviceA";
+/// How long each measurement runs.
+const MEASURE: Duration = Duration::from_secs(3);
+/// How long each runs before it is measured.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// What is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Without {
+    Nothing,
+    Sync,
+    Sandbox,
+    Both,
+}
+
+/// What one measurement came to.
+struct Figures {
+    per_second: f64,
+    p50: Duration,
+    p99: Duration,
+}
+
+struct Bench {
+    scratch: PathBuf,
+    sandbox: Arc<Sandbox>,
+    policy: Arc<Policy>,
+    missed: AtomicBool,
+}
+
+fn main() {
+    // In a process that the sandbox started this does not return.
+    effectd::init();
+    let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
+    let scratch = tempfile::Builder::new()
+        .prefix("effectd-bench")
+        .tempdir_in(base)
+        .expect("a directory");
+    let exe = std::env::current_exe().expect("this program");
+    let bench = Bench {
+        scratch: scratch.path().to_owned(),
+        sandbox: Arc::new(Sandbox::start(SandboxConfig::new(exe)).expect("a sandbox")),
+        policy: Arc::new(policy()),
+        missed: AtomicBool::new(false),
+    };
+    std::fs::create_dir(bench.workspace()).expect("a directory");
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("threads");
+    threads.block_on(bench.run());
+    std::process::exit(i32::from(bench.missed.load(Ordering::Relaxed)));
+}
+
+/// The demo policy, with another subject that may do the same.
+fn policy() -> Policy {
+    let mut source = demo::source();
+    let planner = format!("subjects = [\"{FLOODER}\"");
+    let text = source
+        .policy
+        .text
+        .replacen(&planner, &format!("{planner}, \"{OTHER}\""), 1);
+    let other = format!(
+        "\n[subjects.\"{OTHER}\"]\nroles = [\"planner\"]\n\n[[consents]]\nsubject = \"{OTHER}\"\n\
+         space = \"shared:household\"\npurpose = \"tool:{TOOL}\"\n"
+    );
+    source = Source::new(
+        text + &other,
+        source
+            .rules
+            .iter()
+            .map(|file| (file.name.clone(), file.text.clone())),
+    );
+    Policy::compile(&source, &Overlay::default()).expect("the policy compiles")
+}
+
+fn request(subject: &str, action: &str, path: &str) -> ActionRequest {
+    let text = format!("the text of {action}, {}", "x".repeat(256));
+    let request = json!({
+        "action_id": action, "subject_id": subject, "space_id": "shared:household", "tool_id": TOOL,
+        "params": { "path": format!("workspace/{path}.txt"), "text": text, "space_id": "shared:household" },
+        "policy_ctx": { "actor": "alice", "device": "phone1" },
+    });
+    ActionRequest::parse(request.to_string().as_bytes()).expect("a request")
+}
+
+fn incoming(request: ActionRequest) -> Incoming {
+    Incoming {
+        request,
+        principal: Principal::new("user://bench").expect("a principal"),
+        origin: Origin::Arbiter,
+    }
+}
+
+impl Bench {
+    fn workspace(&self) -> PathBuf {
+        self.scratch.join("workspace")
+    }
+
+    async fn run(&self) {
+        println!("{:<44} {:>9} {:>9} {:>9}", "", "per s", "p50 µs", "p99 µs");
+        let calls = self.calls(8).await;
+        show("the sandbox's own calls, 8 in flight", &calls);
+        let whole = self.whole().await;
+        for without in [Without::Sync, Without::Sandbox, Without::Both] {
+            let (pipeline, _) = self.start(without).await;
+            for in_flight in [1, 8, 64] {
+                let figures = self.actions(&pipeline, without, in_flight).await;
+                show(
+                    &format!("without {without:?}, {in_flight} in flight").to_lowercase(),
+                    &figures,
+                );
+            }
+            pipeline
+                .stop(Duration::from_secs(5), std::future::pending())
+                .await;
+        }
+        println!();
+        let [alone, eight] = whole;
+        self.goal("one action alone, p50 in ms", alone.p50.as_secs_f64() * 1e3, 1.5);
+        let share = eight.per_second / calls.per_second;
+        self.goal(
+            "calls of the sandbox for each action, 8 in flight",
+            1.0 / share,
+            1.0 / 0.6,
+        );
+    }
+
+    /// Actions as they are, the cached way, and a flood.
+    async fn whole(&self) -> [Figures; 2] {
+        let (pipeline, _) = self.start(Without::Nothing).await;
+        let alone = self.actions(&pipeline, Without::Nothing, 1).await;
+        show("whole actions, 1 in flight", &alone);
+        let eight = self.actions(&pipeline, Without::Nothing, 8).await;
+        show("whole actions, 8 in flight", &eight);
+        show(
+            "whole actions, 64 in flight",
+            &self.actions(&pipeline, Without::Nothing, 64).await,
+        );
+        let cached = self.cached(&pipeline).await;
+        show("the same again (cached), 1 in flight", &cached);
+        self.goal("the same again, p50 in µs", cached.p50.as_secs_f64() * 1e6, 100.0);
+        self.fairness(&pipeline).await;
+        pipeline
+            .stop(Duration::from_secs(5), std::future::pending())
+            .await;
+        [alone, eight]
+    }
+
+    fn goal(&self, what: &str, measured: f64, most: f64) {
+        let reached = measured <= most;
+        let word = if reached { "reached" } else { "MISSED" };
+        self.missed.fetch_or(!reached, Ordering::Relaxed);
+        println!("{what}: {measured:.2} (at most {most:.2}: {word})");
+    }
+
+    async fn start(&self, without: Without) -> (Arc<Pipeline>, Arc<dyn Store>) {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store: Arc<dyn Store> = match without {
+            Without::Nothing | Without::Sandbox => {
+                let state = self.scratch.join(format!("state-{without:?}"));
+                let config = embedded::EmbeddedConfig::new(&state);
+                Arc::new(embedded::open(config, clock.clone()).expect("a store"))
+            }
+            Without::Sync | Without::Both => Arc::new(memory::open(clock.clone()).expect("a store")),
+        };
+        let workspace = self.workspace();
+        let space_roots: SpaceRoots = Arc::new(move |_| Ok(workspace.clone()));
+        let parts = Parts::new(Ingredients {
+            store: store.clone(),
+            registry: Arc::new(effectd::runtime::registry().expect("the tools")),
+            sandbox: self.sandbox.clone(),
+            clock,
+            identity: Arc::new(Identity::new(&[7; 32], [8; 32])),
+            space_roots,
+            weights: Weights::default(),
+            metrics: Metrics::register(&prometheus::Registry::new()).expect("metrics"),
+            lease_ttl: LEASE_TTL,
+            settings: Settings::default(),
+            policy: self.policy.clone(),
+        });
+        if matches!(without, Without::Sandbox | Without::Both) {
+            parts.control.breakers.trip(TOOL).await.expect("a breaker");
+        }
+        (Arc::new(Pipeline::start(parts).await.expect("a pipeline")), store)
+    }
+
+    /// New actions, so many at a time, each lane on a file of its own.
+    async fn actions(&self, pipeline: &Arc<Pipeline>, without: Without, in_flight: usize) -> Figures {
+        let expected = match without {
+            Without::Nothing | Without::Sync => Outcome::Executed,
+            Without::Sandbox | Without::Both => Outcome::BreakerOpen,
+        };
+        let pipeline = pipeline.clone();
+        lanes(in_flight, move |lane, n| {
+            let pipeline = pipeline.clone();
+            async move {
+                let action = format!("{without:?}-{in_flight}-{lane}-{n}");
+                let asked = request(FLOODER, &action, &format!("lane-{lane}"));
+                exec(&pipeline, asked, expected).await;
+            }
+        })
+        .await
+    }
+
+    /// The same request under ever new action ids.
+    async fn cached(&self, pipeline: &Arc<Pipeline>) -> Figures {
+        let first = request(FLOODER, "cached", "cached");
+        exec(pipeline, first.clone(), Outcome::Executed).await;
+        let pipeline = pipeline.clone();
+        lanes(1, move |_, n| {
+            let (pipeline, mut asked) = (pipeline.clone(), first.clone());
+            async move {
+                asked.action_id = format!("cached-{n}").parse().expect("an id");
+                exec(&pipeline, asked, Outcome::Executed).await;
+            }
+        })
+        .await
+    }
+
+    /// One subject asks now and then: alone, and while another floods.
+    async fn fairness(&self, pipeline: &Arc<Pipeline>) {
+        let visit = |word: &'static str| {
+            let pipeline = pipeline.clone();
+            lanes(1, move |_, n| {
+                let pipeline = pipeline.clone();
+                async move {
+                    let asked = request(OTHER, &format!("{word}-{n}"), "other");
+                    exec(&pipeline, asked, Outcome::Executed).await;
+                }
+            })
+        };
+        let unloaded = visit("unloaded").await;
+        let (over, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let flood = (0..128).map(|lane| {
+            let (pipeline, over, ended) = (pipeline.clone(), over.clone(), ended.clone());
+            tokio::spawn(async move {
+                for n in 0.. {
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let asked = request(FLOODER, &format!("flood-{lane}-{n}"), &format!("flood-{lane}"));
+                    exec(&pipeline, asked, Outcome::Executed).await;
+                    ended.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        let flood: Vec<_> = flood.collect();
+        let loaded = visit("loaded").await;
+        over.store(true, Ordering::Relaxed);
+        for lane in flood {
+            lane.await.expect("a lane of the flood");
+        }
+        show("another subject, alone", &unloaded);
+        show("another subject, beside a flood of 128", &loaded);
+        let flooded = ended.load(Ordering::Relaxed) as f64 / (FIRST + MEASURE).as_secs_f64();
+        println!("(the flood itself: {flooded:.0} per s)");
+        let ratio = loaded.p99.as_secs_f64() / unloaded.p99.as_secs_f64();
+        self.goal("the other's p99 beside a flood, of its p99 alone", ratio, 3.0);
+    }
+
+    /// The sandbox's own calls with the same tool.
+    async fn calls(&self, in_flight: usize) -> Figures {
+        let (workspace, sandbox) = (self.workspace(), self.sandbox.clone());
+        let registry = effectd::runtime::registry().expect("the tools");
+        let tool = TOOL.parse().expect("an id");
+        let spec = registry.get(&tool).expect("the tool").spec().clone();
+        lanes(in_flight, move |lane, n| {
+            let (sandbox, call) = (sandbox.clone(), call(&spec, &workspace, lane, n));
+            async move {
+                let answer = sandbox.call(call).await.expect("an answer");
+                assert!(matches!(answer.ending, Ending::Replied(_)), "{:?}", answer.ending);
+            }
+        })
+        .await
+    }
+}
+
+fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
+    let asked = request(FLOODER, &format!("call-{lane}-{n}"), &format!("call-{lane}"));
+    let trace_id = TraceId::fresh();
+    let request = ToolCall {
+        tool_id: spec.tool_id.clone(),
+        mode: CallMode::Run,
+        space_id: asked.space_id.clone(),
+        params: asked.params.clone(),
+        timeout_ms: 5_000,
+        trace_id: trace_id.clone(),
+    };
+    Call {
+        tool_id: spec.tool_id.clone(),
+        profile: spec.effective_profile(),
+        high_isolation: false,
+        space_root: workspace.to_owned(),
+        request: serde_json::to_vec(&request).expect("JSON"),
+        limits: Limits::default(),
+        timeout: Duration::from_secs(5),
+        trace_id,
+        narrowing: Narrowing::default(),
+    }
+}
+
+async fn exec(pipeline: &Pipeline, asked: ActionRequest, expected: Outcome) {
+    match pipeline.exec(incoming(asked)).await {
+        Answer::Done(done) => assert_eq!(done.receipt.outcome, expected, "{:?}", done.receipt.error),
+        Answer::Refused(failure) => panic!("{failure}"),
+    }
+}
+
+/// Runs so many lanes side by side, each one thing after another, for the time of a measurement.
+async fn lanes<F, W>(in_flight: usize, work: F) -> Figures
+where
+    F: Fn(usize, usize) -> W + Send + Sync + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    let (begun, work) = (Instant::now(), Arc::new(work));
+    let lanes: Vec<_> = (0..in_flight)
+        .map(|lane| {
+            let work = work.clone();
+            tokio::spawn(async move {
+                let mut times = Vec::new();
+                for n in 0.. {
+                    let before = begun.elapsed();
+                    if before > FIRST + MEASURE {
+                        break;
+                    }
+                    work(lane, n).await;
+                    if before > FIRST {
+                        times.push(begun.elapsed() - before);
+                    }
+                }
+                times
+            })
+        })
+        .collect();
+    let mut times = Vec::new();
+    for lane in lanes {
+        times.extend(lane.await.expect("a lane"));
+    }
+    times.sort();
+    let at = |part: usize| times[(times.len() * part / 100).min(times.len() - 1)];
+    Figures {
+        per_second: times.len() as f64 / MEASURE.as_secs_f64(),
+        p50: at(50),
+        p99: at(99),
+    }
+}
+
+fn show(what: &str, figures: &Figures) {
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    println!(
+        "{what:<44} {:>9.0} {:>9.0} {:>9.0}",
+        figures.per_second,
+        micros(figures.p50),
+        micros(figures.p99)
+    );
+}

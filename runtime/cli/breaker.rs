@@ -1,0 +1,143 @@
+//! `effectd breaker …`: which tools are left alone for now, and a hand on the switch. Through the daemon if one runs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use effectd_actors::control::Breakers;
+use effectd_actors::control::breakers::View;
+use effectd_actors::{Metrics, Registry};
+use effectd_contracts::SystemClock;
+use effectd_gateway::views::BreakerView;
+use hyper::Method;
+
+use super::backend::{Trouble, ask_or};
+use super::output::{Form, Printer};
+use super::{Common, stored};
+use crate::client::{Client, percent_encoded};
+use crate::error::Error;
+use crate::exit::Exit;
+
+/// Look at circuit breakers, open and close them
+///
+/// A tool that keeps failing is left alone for a while: its breaker is open. Then a call is let through to see whether it
+/// works again.
+#[derive(Debug, clap::Args)]
+pub(super) struct BreakerCommand {
+    #[command(subcommand)]
+    verb: Verb,
+    /// How the answer is shown
+    #[arg(
+        long,
+        short,
+        global = true,
+        value_enum,
+        default_value = "table",
+        value_name = "FORM"
+    )]
+    output: Form,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the breakers that have been used or opened
+    ///
+    /// Without a daemon, those that an earlier one left open.
+    #[command(after_help = "Example:\n  effectd breaker list -o json")]
+    List,
+    /// Show one breaker
+    #[command(after_help = "Example:\n  effectd breaker show files.write_text")]
+    Show(Which),
+    /// Open a breaker, until it is reset: the tool is not called any more
+    #[command(after_help = "Example:\n  effectd breaker trip files.write_text")]
+    Trip(Which),
+    /// Close a breaker and forget what it counted
+    #[command(after_help = "Example:\n  effectd breaker reset files.write_text")]
+    Reset(Which),
+}
+
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Its key: a tool's id, or what requests name in `qos.circuit_breaker_key`
+    #[arg(value_name = "KEY")]
+    key: String,
+}
+
+const COLUMNS: [(&str, usize); 5] = [
+    ("STATE", 9),
+    ("CAUSE", 11),
+    ("AGAIN IN", 9),
+    ("FAILED", 9),
+    ("KEY", 32),
+];
+
+impl BreakerCommand {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        super::block_on(async {
+            let many = matches!(self.verb, Verb::List);
+            let views = ask_or(
+                common,
+                async |client| self.verb.ask(client).await,
+                async |state| self.verb.directly(common, state).await,
+            )
+            .await?;
+            let mut printer = Printer::new(self.output, many, &COLUMNS);
+            for view in &views {
+                let cells = cells(view);
+                // Plain data with text keys, for which serde_json has no failure.
+                let value = serde_json::to_value(view).unwrap_or_default();
+                printer.row(&value, &cells.each_ref().map(String::as_str));
+            }
+            printer.finish();
+            Ok(Exit::Done)
+        })
+    }
+}
+
+fn cells(view: &BreakerView) -> [String; 5] {
+    let again = view
+        .retry_after_ms
+        .map(|ms| format!("{}.{} s", ms / 1_000, ms % 1_000 / 100));
+    [
+        view.state.clone(),
+        view.cause.clone().unwrap_or_default(),
+        again.unwrap_or_default(),
+        format!("{}/{}", view.failures, view.calls),
+        view.key.clone(),
+    ]
+}
+
+impl Verb {
+    async fn ask(&self, client: &mut Client) -> Result<Vec<BreakerView>, Trouble> {
+        let path = |which: &Which, verb: &str| format!("/v1/breakers/{}{verb}", percent_encoded(&which.key));
+        let (method, path) = match self {
+            Verb::List => {
+                let all = client.call(Method::GET, "/v1/breakers", "").await?;
+                return all.map_err(Trouble::Refused);
+            }
+            Verb::Show(which) => (Method::GET, path(which, "")),
+            Verb::Trip(which) => (Method::POST, path(which, "/trip")),
+            Verb::Reset(which) => (Method::POST, path(which, "/reset")),
+        };
+        let one = client.call(method, &path, "").await?;
+        one.map(|view| vec![view]).map_err(Trouble::Refused)
+    }
+
+    async fn directly(&self, common: &Common, state: &Path) -> Result<Vec<BreakerView>, Trouble> {
+        let (_, store) = stored::open(common, state)?;
+        let rules = stored::direct_config(common, state)?.pipeline.control.breaker;
+        let metrics = Metrics::register(&prometheus::Registry::new())
+            .map_err(|error| Error::Internal(error.to_string()))?;
+        let tools = Arc::new(Registry::default());
+        let breakers = Breakers::load(rules, store.into(), Arc::new(SystemClock), metrics, tools);
+        let (which, written) = match self {
+            Verb::List => return Ok(breakers.list().into_iter().map(BreakerView::from).collect()),
+            Verb::Show(which) => (which, Ok(())),
+            Verb::Trip(which) => (which, breakers.trip(&which.key).await),
+            Verb::Reset(which) => (which, breakers.reset(&which.key).await),
+        };
+        written.map_err(Error::from)?;
+        let view = breakers.show_one(&which.key);
+        Ok(vec![view.unwrap_or_else(|| View::untouched(&which.key)).into()])
+    }
+}

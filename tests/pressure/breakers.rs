@@ -1,0 +1,163 @@
+//! A tool that keeps failing is left alone.
+
+use effectd::contracts::{Code, Outcome, Receipt, Status};
+use effectd::{Answer, Runtime};
+use effectd_actors::control::breaker::{Cause, Standing};
+use serde_json::json;
+
+use crate::Test;
+use crate::child::Report;
+use crate::harness::asynchronously;
+use crate::place::{Place, parsed, request, request_how};
+use crate::tools::{NEVER, SAFE};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "failures_open_the_breaker_and_its_callers_get_a_receipt_without_a_run",
+        opens,
+    ),
+    ("retries_end_when_the_breaker_opens", thrash),
+    ("an_open_breaker_stays_open_over_a_restart", restart),
+    ("what_was_done_before_is_answered_by_an_open_breaker_too", cached),
+];
+
+async fn exec(runtime: &Runtime, action: &str, tool: &str, how: &str, retries: u32) -> Receipt {
+    let mut asked = if how.is_empty() {
+        request(action, tool)
+    } else {
+        request_how(action, tool, how)
+    };
+    asked["qos"] = json!({ "max_retries": retries });
+    match runtime.exec(parsed(&asked)).await {
+        Answer::Done(done) => (*done.receipt).clone(),
+        Answer::Refused(failure) => panic!("{action}: {failure}"),
+    }
+}
+
+fn standing(runtime: &Runtime, key: &str) -> Option<(Standing, Option<Cause>)> {
+    let view = runtime.pipeline().parts().control.breakers.show_one(key)?;
+    Some((view.state, view.cause))
+}
+
+fn code(receipt: &Receipt) -> Option<Code> {
+    receipt.error.as_ref().map(|failure| failure.code)
+}
+
+fn opens() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place
+            .runtime(|config| config.pipeline.control.breaker.failures_max = 3)
+            .await;
+        for n in 0..3 {
+            let receipt = exec(&runtime, &format!("bad{n}"), SAFE, "busy:99", 0).await;
+            assert_eq!(code(&receipt), Some(Code::ToolBusy));
+        }
+        assert_eq!(
+            standing(&runtime, SAFE),
+            Some((Standing::Open, Some(Cause::Failures)))
+        );
+        let refused = exec(&runtime, "next", SAFE, "", 0).await;
+        assert_eq!(
+            (refused.outcome, refused.status, code(&refused)),
+            (Outcome::BreakerOpen, Status::Error, Some(Code::BreakerOpen))
+        );
+        assert_eq!((place.runs("next"), refused.attempts.len()), (0, 0));
+        let report = Report::of(&runtime).await;
+        report.all_settled();
+        assert!(
+            report.letters_of("next").is_empty(),
+            "what is refused at once is no dead letter"
+        );
+        // Another tool has another breaker, and lasting failures of a request open none.
+        for n in 0..4 {
+            let receipt = exec(&runtime, &format!("wrong{n}"), NEVER, "fail", 0).await;
+            assert_eq!(code(&receipt), Some(Code::ToolFailed));
+        }
+        assert_eq!(
+            exec(&runtime, "fine", NEVER, "", 0).await.outcome,
+            Outcome::Executed
+        );
+        let text = prometheus::TextEncoder::new()
+            .encode_to_string(&runtime.metrics().gather())
+            .unwrap();
+        for line in [
+            format!("effectd_breaker_state{{tool_id=\"{SAFE}\"}} 2"),
+            format!("effectd_breaker_state{{tool_id=\"{NEVER}\"}} 0"),
+            format!("effectd_breaker_refusals_total{{tool_id=\"{SAFE}\"}} 1"),
+            "effectd_breakers_open 1".to_owned(),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
+        }
+        assert!(runtime.stop().await);
+    });
+}
+
+fn thrash() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place
+            .runtime(|config| config.pipeline.control.breaker.failures_max = 2)
+            .await;
+        let receipt = exec(&runtime, "a", SAFE, "busy:99", 5).await;
+        assert_eq!(code(&receipt), Some(Code::ToolBusy));
+        assert_eq!((receipt.attempts.len(), place.runs("a")), (2, 2));
+        assert!(runtime.stop().await);
+    });
+}
+
+fn restart() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place
+            .runtime(|config| config.pipeline.control.breaker.failures_max = 1)
+            .await;
+        exec(&runtime, "bad", SAFE, "busy:99", 0).await;
+        assert!(runtime.stop().await);
+        let runtime = place.runtime(|_| ()).await;
+        let refused = exec(&runtime, "next", SAFE, "", 0).await;
+        assert_eq!((code(&refused), place.runs("next")), (Some(Code::BreakerOpen), 0));
+        runtime
+            .pipeline()
+            .parts()
+            .control
+            .breakers
+            .reset(SAFE)
+            .await
+            .unwrap();
+        assert_eq!(
+            exec(&runtime, "again", SAFE, "", 0).await.outcome,
+            Outcome::Executed
+        );
+        assert!(runtime.stop().await);
+        let runtime = place.runtime(|_| ()).await;
+        assert_eq!(
+            exec(&runtime, "still", SAFE, "", 0).await.outcome,
+            Outcome::Executed
+        );
+        assert!(runtime.stop().await);
+    });
+}
+
+fn cached() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place.runtime(|_| ()).await;
+        let done = exec(&runtime, "done", SAFE, "", 0).await;
+        runtime
+            .pipeline()
+            .parts()
+            .control
+            .breakers
+            .trip(SAFE)
+            .await
+            .unwrap();
+        let mut again = request("again", SAFE);
+        again["params"]["name"] = json!("done");
+        match runtime.exec(parsed(&again)).await {
+            Answer::Done(answer) => assert_eq!((answer.before, &*answer.receipt), (true, &done)),
+            Answer::Refused(failure) => panic!("{failure}"),
+        }
+        assert!(runtime.stop().await);
+    });
+}

@@ -1,0 +1,162 @@
+//! Too often: told at the door, put off on the bus.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use effectd::contracts::{Code, Origin, Outcome, Principal};
+use effectd::{Answer, Runtime};
+use effectd_actors::Incoming;
+
+use crate::Test;
+use crate::child::Report;
+use crate::harness::asynchronously;
+use crate::place::{PATIENCE, Place, parsed, request};
+use crate::tools::SAFE;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_rate_is_told_at_the_door_with_when_to_come_back", door),
+    (
+        "a_rate_puts_off_what_is_on_the_bus_without_counting_a_delivery",
+        bus,
+    ),
+    (
+        "a_sessions_window_is_shared_by_both_ways_in_and_outlives_the_process",
+        session,
+    ),
+];
+
+fn door() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place
+            .runtime(|config| config.pipeline.control.rates.subject = NonZeroU32::new(1))
+            .await;
+        let first = runtime.exec(parsed(&request("a", SAFE))).await;
+        assert!(matches!(first, Answer::Done(_)), "{first:?}");
+        let failure = match runtime.exec(parsed(&request("b", SAFE))).await {
+            Answer::Refused(failure) => failure,
+            // The machine was so busy that a second has passed.
+            Answer::Done(_) => return,
+        };
+        assert_eq!(failure.code, Code::RateLimited);
+        let after = failure.retry_after_ms.expect("when to come back");
+        assert!((1..=1_000).contains(&after), "{failure:?}");
+        assert!(failure.message.contains("0 are left"), "{failure}");
+        // What ended before is answered whatever the rate, and what was refused left nothing behind.
+        let again = runtime.exec(parsed(&request("a", SAFE))).await;
+        assert!(matches!(again, Answer::Done(_)), "{again:?}");
+        assert!(
+            runtime
+                .pipeline()
+                .receipt_of(&"b".parse().unwrap())
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(place.runs("b"), 0);
+        assert!(runtime.stop().await);
+    });
+}
+
+fn bus() {
+    asynchronously(async {
+        let place = Place::new();
+        let runtime = place
+            .runtime(|config| {
+                config.pipeline.control.rates.tool = NonZeroU32::new(10);
+                config.pipeline.deliveries_max = 2;
+            })
+            .await;
+        let mut tickets = Vec::new();
+        for n in 0..25 {
+            tickets.push(
+                runtime
+                    .submit(parsed(&request(&format!("a{n}"), SAFE)))
+                    .await
+                    .unwrap(),
+            );
+        }
+        for ticket in &tickets {
+            let answer = tokio::time::timeout(PATIENCE, ticket.receipt())
+                .await
+                .expect("in time");
+            match answer.unwrap() {
+                Answer::Done(done) => assert_eq!(done.receipt.outcome, Outcome::Executed),
+                Answer::Refused(failure) => panic!("{failure}"),
+            }
+        }
+        let report = Report::of(&runtime).await;
+        report.all_settled();
+        assert!(report.letters.is_empty());
+        let throttled = prometheus::TextEncoder::new()
+            .encode_to_string(&runtime.metrics().gather())
+            .unwrap();
+        assert!(
+            throttled.contains("effectd_actions_throttled_total{what=\"tool\"}"),
+            "{throttled}"
+        );
+        assert!(runtime.stop().await);
+    });
+}
+
+fn of_session(action: &str) -> Incoming {
+    Incoming {
+        request: parsed(&request(action, SAFE)),
+        principal: principal(),
+        origin: Origin::Session {
+            session_id: "agent:planner".to_owned(),
+        },
+    }
+}
+
+fn principal() -> Principal {
+    let uid = nix::unistd::geteuid();
+    let name = nix::unistd::User::from_uid(uid)
+        .ok()
+        .flatten()
+        .map_or(uid.to_string(), |user| user.name);
+    Principal::new(format!("user://{name}")).unwrap()
+}
+
+fn refused(answer: Answer) -> Option<(Code, Duration)> {
+    match answer {
+        Answer::Done(_) => None,
+        Answer::Refused(failure) => {
+            let after = failure
+                .retry_after_ms
+                .map(Duration::from_millis)
+                .expect("when to come back");
+            Some((failure.code, after))
+        }
+    }
+}
+
+fn session() {
+    asynchronously(async {
+        let place = Place::new();
+        let limited = async |place: &Place| -> Runtime {
+            place
+                .runtime(|config| config.pipeline.control.session_actions_max = 3)
+                .await
+        };
+        let runtime = limited(&place).await;
+        assert_eq!(refused(runtime.pipeline().exec(of_session("a")).await), None);
+        assert!(runtime.pipeline().submit(of_session("b")).await.is_ok());
+        assert!(runtime.stop().await);
+        let runtime = limited(&place).await;
+        assert_eq!(refused(runtime.pipeline().exec(of_session("c")).await), None);
+        let (code, after) = refused(runtime.pipeline().exec(of_session("d")).await).expect("the fourth");
+        assert!(
+            code == Code::RateLimited && after <= Duration::from_secs(60),
+            "{code} {after:?}"
+        );
+        let submitted = runtime.pipeline().submit(of_session("e")).await.unwrap_err();
+        assert_eq!(submitted.code, Code::RateLimited);
+        // Planners that speak for themselves have no session, and what has ended costs nothing.
+        assert!(matches!(
+            runtime.exec(parsed(&request("f", SAFE))).await,
+            Answer::Done(_)
+        ));
+        assert_eq!(refused(runtime.pipeline().exec(of_session("a")).await), None);
+        assert!(runtime.stop().await);
+    });
+}
