@@ -23,7 +23,8 @@ use effectd_actors::reward::Weights;
 use effectd_actors::{
     Answer, Identity, Incoming, Ingredients, Metrics, Parts, Pipeline, Settings, SpaceRoots,
 };
-use effectd_bus::{Store, embedded, memory};
+use effectd_bus::limits::BLOB_QUOTA_BYTES;
+use effectd_bus::{Blobs, Store, embedded, memory};
 use effectd_contracts::{
     ActionRequest, CallMode, Clock, Origin, Outcome, Principal, SystemClock, ToolCall, ToolSpec, TraceId,
 };
@@ -106,6 +107,18 @@ fn policy() -> Policy {
             .map(|file| (file.name.clone(), file.text.clone())),
     );
     Policy::compile(&source, &Overlay::default()).expect("the policy compiles")
+}
+
+/// The defaults; `$EFFECTD_BENCH_STARTS` tries another number of children that may be starting for each processor.
+fn settings() -> Settings {
+    let mut settings = Settings::default();
+    if let Some(starts) = std::env::var("EFFECTD_BENCH_STARTS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
+        settings.control.starts_per_core = starts;
+    }
+    settings
 }
 
 fn request(subject: &str, action: &str, path: &str) -> ActionRequest {
@@ -210,7 +223,13 @@ impl Bench {
             weights: Weights::default(),
             metrics: Metrics::register(&prometheus::Registry::new()).expect("metrics"),
             lease_ttl: LEASE_TTL,
-            settings: Settings::default(),
+            settings: settings(),
+            witness: Arc::new(effectd::witness::Eyes),
+            blobs: Arc::new(Blobs::new(
+                self.scratch.join(format!("blobs-{without:?}")),
+                &[9; 32].into(),
+                BLOB_QUOTA_BYTES,
+            )),
             policy: self.policy.clone(),
         });
         if matches!(without, Without::Sandbox | Without::Both) {
@@ -320,6 +339,8 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         params: asked.params.clone(),
         timeout_ms: 5_000,
         trace_id: trace_id.clone(),
+        before: None,
+        restore: Vec::new(),
     };
     Call {
         tool_id: spec.tool_id.clone(),

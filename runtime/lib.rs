@@ -32,7 +32,7 @@ pub mod runtime;
 pub mod spaces;
 pub mod state;
 pub mod tools;
-mod witness;
+pub mod witness;
 
 pub mod client;
 mod host;

@@ -10,7 +10,7 @@ use effectd_contracts::{Code, Failure, Phase};
 
 /// The witness of this process. It opens the root anew for every look: a space may be moved.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Eyes;
+pub struct Eyes;
 
 impl Witness for Eyes {
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure> {

@@ -41,6 +41,7 @@ use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Span;
 
+use crate::control::budgets::Reservation;
 use crate::control::turns::Turn;
 use crate::limits::REDELIVERY_DELAY;
 
@@ -112,6 +113,7 @@ pub(crate) struct Place {
     _permit: Option<OwnedSemaphorePermit>,
     _turn: Option<Turn>,
     in_flight: IntGauge,
+    reserved: Option<Reservation>,
 }
 
 impl Place {
@@ -125,6 +127,25 @@ impl Place {
             _permit: permit,
             _turn: turn,
             in_flight: in_flight.clone(),
+            reserved: None,
+        }
+    }
+
+    /// The same, with what the action has reserved.
+    pub(crate) fn with(mut self, reserved: Option<Reservation>) -> Self {
+        self.reserved = reserved;
+        self
+    }
+
+    /// Gives back what is reserved and was not used.
+    pub(crate) fn close_account(&mut self) {
+        self.reserved = None;
+    }
+
+    /// The action has run, and used this much processor time in all its tries.
+    pub(crate) fn settle(&mut self, cpu: Duration) {
+        if let Some(reserved) = &mut self.reserved {
+            reserved.settle(cpu);
         }
     }
 }
@@ -182,7 +203,6 @@ pub struct Ticket {
     /// Its span.
     pub span: Span,
     pub(crate) way: Option<Way>,
-    #[expect(dead_code, reason = "held, not read: dropping it gives the place back")]
     pub(crate) place: Place,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) stalled: Stalled,

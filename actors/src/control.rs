@@ -1,10 +1,11 @@
-//! What keeps the pipeline upright under pressure: breakers, rates, windows, turns.
+//! What keeps the pipeline upright under pressure: breakers, rates, windows, budgets, turns.
 //!
 //! Each part is a plain struct that takes the time as a parameter or a clock; none of them is an actor, and none of them is
 //! needed for correctness. What they refuse is told with a code, and what they delay keeps its place on the bus.
 
 pub mod breaker;
 pub mod breakers;
+pub mod budgets;
 pub mod rates;
 pub mod sessions;
 pub mod turns;
@@ -18,6 +19,7 @@ use effectd_bus::Store;
 use effectd_contracts::{ActionRequest, Clock, Code, Failure, Origin, Phase, Principal, SubjectId};
 
 pub use breakers::Breakers;
+use budgets::{Budgets, Reservation};
 use rates::{Rates, Throttled};
 use sessions::Sessions;
 use turns::{Turn, Turns};
@@ -35,6 +37,8 @@ pub struct Settings {
     pub rates: rates::Rules,
     /// See [`limits::SESSION_ACTIONS_MAX`].
     pub session_actions_max: u32,
+    /// How much a subject may use.
+    pub budgets: budgets::Rules,
     /// See [`limits::SUBJECT_IN_FLIGHT_MAX`].
     pub subject_in_flight_max: usize,
     /// See [`limits::TOOL_IN_FLIGHT_MAX`].
@@ -55,6 +59,7 @@ impl Default for Settings {
             breaker: breaker::Rules::default(),
             rates: rates::Rules::default(),
             session_actions_max: limits::SESSION_ACTIONS_MAX,
+            budgets: budgets::Rules::default(),
             subject_in_flight_max: limits::SUBJECT_IN_FLIGHT_MAX,
             tool_in_flight_max: limits::TOOL_IN_FLIGHT_MAX,
             waiting_max: limits::WAITING_MAX,
@@ -74,12 +79,15 @@ pub struct Control {
     pub rates: Rates,
     /// What sessions have asked for lately.
     pub sessions: Sessions,
+    /// What subjects have used.
+    pub budgets: Budgets,
     /// Places for actions on their way.
     pub places: Turns,
     /// Turns to start a child.
     pub starts: Turns,
     admission_wait_max: Duration,
     metrics: Metrics,
+    tools: Arc<Registry>,
 }
 
 impl Control {
@@ -120,7 +128,9 @@ impl Control {
             breakers,
             rates: Rates::new(settings.rates, clock),
             sessions: Sessions::new(store, clock, settings.session_actions_max, uncounted),
+            budgets: Budgets::new(settings.budgets, store, clock),
             places: Turns::new(places),
+            tools: tools.clone(),
             starts: Turns::new(starts),
             admission_wait_max: settings.admission_wait_max,
             metrics: metrics.clone(),
@@ -138,9 +148,18 @@ impl Control {
         }
     }
 
-    /// Counts an action that is about to start, by whichever way it came.
-    pub(crate) fn rate(&self, request: &ActionRequest, principal: &Principal) -> Result<(), Throttled> {
-        let counted = self.rates.count(request, principal);
+    /// Counts an action that is about to start, by whichever way it came, and reserves what it may use.
+    pub(crate) fn rate(
+        &self,
+        request: &ActionRequest,
+        principal: &Principal,
+    ) -> Result<Option<Reservation>, Throttled> {
+        let counted = self.rates.count(request, principal).and_then(|()| {
+            // What no tool will do uses nothing.
+            let tool = self.tools.get(&request.tool_id);
+            let most = tool.map(|tool| Duration::from_millis(tool.spec().timeout_ms));
+            most.map_or(Ok(None), |most| self.budgets.reserve(&request.subject_id, most))
+        });
         counted.inspect_err(|throttled| drop(self.throttled(throttled)))
     }
 
@@ -188,6 +207,9 @@ impl Control {
         self.rates.sweep();
         if let Err(error) = self.sessions.sweep().await {
             tracing::warn!(%error, "windows of sessions that are over could not be removed");
+        }
+        if let Err(error) = self.budgets.sweep().await {
+            tracing::warn!(%error, "budgets that are over could not be removed");
         }
     }
 }

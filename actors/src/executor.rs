@@ -219,6 +219,11 @@ impl Executor {
             return;
         };
         hit("executor.end", &id).await;
+        let mut action = action;
+        let cpu = Duration::from_micros(ended.used.cpu.micros());
+        if !ended.attempts.is_empty() {
+            action.ticket.place.settle(cpu);
+        }
         let finished = action.advance(|claimed| Finished {
             claimed,
             ended,

@@ -12,6 +12,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::action::{Action, Place, Stalled, Ticket, Way};
+use crate::control::budgets::Reservation;
 use crate::control::turns::Turn;
 use crate::failpoint::{hit, hit_idle};
 use crate::idempotency::ID_TAKEN;
@@ -38,6 +39,8 @@ pub(crate) struct Look;
 
 /// The pause after the Store could not answer.
 const STORE_PAUSE: Duration = Duration::from_millis(200);
+/// The longest time that a decision is put off: then it is looked at again, since budgets and settings may have changed.
+const PUT_OFF_MAX: Duration = Duration::from_secs(60);
 /// The longest time between two looks, should news ever be missed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -134,16 +137,19 @@ impl Intake {
             return;
         };
         let (parts, request) = (&self.parts, &event.data.request);
-        if let Err(throttled) = parts.control.rate(request, &event.data.principal) {
-            // Not a failed delivery, only a later one.
-            drop(parts.store.defer(delivery.lease_id, throttled.after));
-            return;
-        }
+        let reserved = match parts.control.rate(request, &event.data.principal) {
+            Ok(reserved) => reserved,
+            Err(throttled) => {
+                // Not a failed delivery, only a later one.
+                let after = throttled.after.min(PUT_OFF_MAX);
+                return drop(parts.store.defer(delivery.lease_id, after));
+            }
+        };
         let places = &parts.control.places;
         let mut coming = places.stand_bounded(&request.subject_id, &request.tool_id);
         if let Ok(turn) = coming.try_recv() {
             drop(ahead);
-            return self.begin(delivery, event, turn).await;
+            return self.begin(delivery, event, (turn, reserved)).await;
         }
         let until = parts.clock.monotonic().plus(effectd_bus::limits::LEASE_TTL_MAX);
         let kept = parts.leases.keep(delivery.lease_id, until);
@@ -151,17 +157,23 @@ impl Intake {
         tokio::spawn(async move {
             if let Ok(turn) = coming.await {
                 drop((ahead, kept));
-                intake.begin(delivery, event, turn).await;
+                intake.begin(delivery, event, (turn, reserved)).await;
             }
         });
     }
 
-    async fn begin(&self, delivery: Delivery, event: Event<DecisionData>, turn: Turn) {
+    async fn begin(
+        &self,
+        delivery: Delivery,
+        event: Event<DecisionData>,
+        (turn, reserved): (Turn, Option<Reservation>),
+    ) {
         let Ok(permit) = self.permits.clone().acquire_owned().await else {
             // The runtime stops: the next start finds the decision on the bus.
             return;
         };
-        let action = self.action(&delivery, event, (permit, turn));
+        let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight).with(reserved);
+        let action = self.action(&delivery, event, place);
         hit("intake.after_lease", &action.ticket.action_id).await;
         if delivery.exhausted {
             self.give_up(action, delivery.delivery_count).await;
@@ -174,7 +186,7 @@ impl Intake {
         &self,
         delivery: &Delivery,
         event: Event<DecisionData>,
-        (permit, turn): (OwnedSemaphorePermit, Turn),
+        place: Place,
     ) -> Action<crate::action::Submitted> {
         let DecisionData {
             request,
@@ -202,7 +214,7 @@ impl Intake {
             way: Some(Way::Bus {
                 lease: delivery.lease_id,
             }),
-            place: Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight),
+            place,
             store: self.parts.store.clone(),
             stalled: Stalled::default(),
         };

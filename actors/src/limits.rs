@@ -91,3 +91,7 @@ pub const AHEAD_MAX: usize = 768;
 pub const STARTS_PER_CORE: usize = 4;
 /// How long a child counts as starting: what takes longer waits for something other than a processor.
 pub const START_TIME_MAX: Duration = Duration::from_millis(50);
+/// The window of budgets.
+pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
+/// Budgets that are held in memory before those that are over are looked for and forgotten.
+pub const BUDGETS_MAX: usize = 16_384;

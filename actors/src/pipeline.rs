@@ -9,12 +9,11 @@ use effectd_contracts::{
     ActionId, ActionRequest, Code, DecisionData, Event, Failure, Origin, Phase, Principal, Topic, TraceId,
 };
 use ractor::{Actor, ActorRef};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot, watch};
+use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
 use tracing::Span;
 
 use crate::action::{Action, Back, Place, Stalled, Submitted, Ticket, Way};
 use crate::answers::{Answer, Done};
-use crate::control::turns::Turn;
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::idempotency::{ID_TAKEN, sealed};
@@ -188,7 +187,7 @@ impl Pipeline {
         }
         self.parts.control.session(&incoming.origin).await?;
         let rated = self.parts.control.rate(&incoming.request, &incoming.principal);
-        rated.map_err(|throttled| throttled.failure())?;
+        let reserved = rated.map_err(|throttled| throttled.failure())?;
         let turn = self.parts.control.place(&incoming.request).await?;
         let permit = self
             .permits
@@ -202,7 +201,8 @@ impl Pipeline {
         let (back, mut came_back) = oneshot::channel();
         let incoming = Arc::new(incoming);
         let _standing = self.parts.at_door.enter(&incoming);
-        let action = self.action((*incoming).clone(), back, (permit, turn));
+        let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight).with(reserved);
+        let action = self.action((*incoming).clone(), back, place);
         pass(&self.stages.validator, Validate(action));
         tokio::select! {
             biased;
@@ -292,12 +292,7 @@ impl Pipeline {
         })))
     }
 
-    fn action(
-        &self,
-        incoming: Incoming,
-        back: oneshot::Sender<Back>,
-        (permit, turn): (OwnedSemaphorePermit, Turn),
-    ) -> Action<Submitted> {
+    fn action(&self, incoming: Incoming, back: oneshot::Sender<Back>, place: Place) -> Action<Submitted> {
         let Incoming {
             request,
             principal,
@@ -317,7 +312,7 @@ impl Pipeline {
             waited: Duration::ZERO,
             queued: None,
             way: Some(Way::Door { back }),
-            place: Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight),
+            place,
             store: self.parts.store.clone(),
             stalled: Stalled::default(),
         };

@@ -304,8 +304,10 @@ impl Recorder {
         self.tell(action, Answer::Refused(failure)).await;
     }
 
-    async fn tell(&self, action: Action<()>, answer: Answer) {
+    async fn tell(&self, mut action: Action<()>, answer: Answer) {
         let id: ActionId = action.ticket.action_id.clone();
+        // Whoever is answered finds the budget settled.
+        action.ticket.place.close_account();
         self.parts.answers.tell(&id, &answer);
         // Only now: settling gives the place back, and when all places are free, a stopping runtime sends waiters away.
         action.ticket.settled();

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use effectd_actors::control::Settings as ControlSettings;
 use effectd_actors::control::breaker::Rules;
+use effectd_actors::control::budgets::Rules as Budgets;
 use effectd_actors::control::rates::Rules as Rates;
 
 use super::Settings;
@@ -13,6 +14,7 @@ impl Settings {
         ControlSettings {
             breaker: self.breaker(),
             rates: self.rates(),
+            budgets: self.budgets(),
             session_actions_max: self.small("control.session_actions_max"),
             subject_in_flight_max: self.count("control.subject_in_flight_max"),
             tool_in_flight_max: self.count("control.tool_in_flight_max"),
@@ -20,6 +22,15 @@ impl Settings {
             admission_wait_max: self.millis("control.admission_wait_ms_max"),
             starts_per_core: self.count("control.starts_per_core"),
             ..ControlSettings::default()
+        }
+    }
+
+    fn budgets(&self) -> Budgets {
+        let most = |name| Some(self.number(name)).filter(|most| *most > 0);
+        Budgets {
+            window: self.millis("control.budget_window_ms"),
+            calls_max: most("control.budget_calls_max"),
+            cpu_ms_max: most("control.budget_cpu_ms_max"),
         }
     }
 

@@ -98,6 +98,10 @@ const LEASE: Kind = Kind::Number {
 /// Beyond this, a factor or a power is a slip.
 const FACTOR: Kind = Kind::Decimal { min: 1.0, max: 100.0 };
 /// None is no limit.
+const AMOUNT: Kind = Kind::Number {
+    min: 0,
+    max: 1_000_000_000_000,
+};
 const RATE: Kind = Kind::Number {
     min: 0,
     max: 1_000_000,
@@ -120,6 +124,9 @@ pub const KEYS: &[Key] = &[
     key!("control.breaker_probes" = pipeline::BREAKER_PROBES, FEW, Restart, "calls let through at once to find out whether a tool works again"),
     key!("control.breaker_release_max" = pipeline::BREAKER_RELEASE_MAX, FEW, Restart, "calls at once at the end of a gradual release"),
     key!("control.breaker_window_ms" = pipeline::BREAKER_WINDOW, MILLIS, Restart, "the time over which a breaker looks at the share of failures"),
+    key!("control.budget_calls_max" = "0", AMOUNT, Restart, "actions that may run on behalf of one subject within the window of budgets; 0 for any number"),
+    key!("control.budget_cpu_ms_max" = "0", AMOUNT, Restart, "processor time that one subject may use within the window of budgets, in milliseconds; 0 for any"),
+    key!("control.budget_window_ms" = pipeline::BUDGET_WINDOW, Kind::Number { min: 1_000, max: 31_536_000_000 }, Restart, "the window of budgets"),
     key!("control.principal_rate_max" = "0", RATE, Restart, "actions a second that one principal may ask for; 0 for any number"),
     key!("control.session_actions_max" = pipeline::SESSION_ACTIONS_MAX, COUNT, Restart, "actions a minute that one session may ask for"),
     key!("control.space_rate_max" = "0", RATE, Restart, "actions a second in one space; 0 for any number"),

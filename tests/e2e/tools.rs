@@ -13,19 +13,6 @@ fn ready(who: Who) -> Place {
     place
 }
 
-trait Json {
-    fn json(&self, code: i32) -> Value;
-}
-
-impl Json for Ran {
-    /// What it said, if it ended as expected.
-    #[track_caller]
-    fn json(&self, code: i32) -> Value {
-        assert_eq!(self.code(), code, "{}{}", self.stdout(), self.stderr());
-        serde_json::from_str(&self.stdout()).unwrap()
-    }
-}
-
 fn attempt(place: &Place, arguments: &[&str]) -> Ran {
     let arguments = [&["tools", "try", "-o", "json"], arguments].concat();
     place.effectd(&arguments, None)

@@ -10,10 +10,14 @@ use effectd_actors::Incoming;
 use crate::Test;
 use crate::child::Report;
 use crate::harness::asynchronously;
-use crate::place::{PATIENCE, Place, parsed, request};
+use crate::place::{PATIENCE, Place, parsed, request, request_how};
 use crate::tools::SAFE;
 
 pub(crate) const TESTS: &[Test] = &[
+    (
+        "a_budget_counts_actions_that_ran_and_all_their_tries_as_one",
+        budget,
+    ),
     ("a_rate_is_told_at_the_door_with_when_to_come_back", door),
     (
         "a_rate_puts_off_what_is_on_the_bus_without_counting_a_delivery",
@@ -94,6 +98,51 @@ fn bus() {
             throttled.contains("effectd_actions_throttled_total{what=\"tool\"}"),
             "{throttled}"
         );
+        assert!(runtime.stop().await);
+    });
+}
+
+fn budget() {
+    asynchronously(async {
+        let place = Place::new();
+        let limited = async |place: &Place| -> Runtime {
+            place
+                .runtime(|config| config.pipeline.control.budgets.calls_max = Some(3))
+                .await
+        };
+        let runtime = limited(&place).await;
+        let mut retried = request_how("retried", SAFE, "busy:2");
+        retried["qos"] = serde_json::json!({ "max_retries": 3 });
+        assert!(matches!(runtime.exec(parsed(&retried)).await, Answer::Done(_)));
+        assert_eq!(place.runs("retried"), 3);
+        assert!(matches!(
+            runtime.exec(parsed(&request("a", SAFE))).await,
+            Answer::Done(_)
+        ));
+        // What was done before, and what is refused on its way, uses nothing.
+        for n in 0..5 {
+            let mut again = request(&format!("again{n}"), SAFE);
+            again["params"]["name"] = serde_json::json!("a");
+            assert!(
+                matches!(runtime.exec(parsed(&again)).await, Answer::Done(_)),
+                "{n}"
+            );
+            let mut wrong = request(&format!("wrong{n}"), SAFE);
+            wrong["params"] = serde_json::json!({});
+            assert!(
+                matches!(runtime.exec(parsed(&wrong)).await, Answer::Done(_)),
+                "{n}"
+            );
+        }
+        assert!(runtime.stop().await);
+        let runtime = limited(&place).await;
+        assert!(matches!(
+            runtime.exec(parsed(&request("b", SAFE))).await,
+            Answer::Done(_)
+        ));
+        let spent = refused(runtime.exec(parsed(&request("c", SAFE))).await);
+        assert_eq!(spent.map(|(code, _)| code), Some(Code::RateLimited));
+        assert_eq!(place.runs("c"), 0);
         assert!(runtime.stop().await);
     });
 }

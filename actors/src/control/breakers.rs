@@ -149,11 +149,15 @@ impl Breakers {
         } else {
             key
         };
+        let fresh = !all.contains_key(key);
         let breaker = all
             .entry(key.to_owned())
             .or_insert_with(|| Breaker::new(&self.0.rules, now));
+        let before = breaker.standing(now);
         let verdict = breaker.ask(&self.0.rules, now);
-        self.show(key, breaker);
+        if fresh || before != breaker.standing(now) || before == Standing::HalfOpen {
+            self.show(key, breaker);
+        }
         match verdict {
             Verdict::Pass(generation) => Ok(Pass {
                 breakers: self.clone(),

@@ -177,11 +177,14 @@ impl Turns {
                 }
                 continue;
             };
+            if lane.share == 0 {
+                lane.share = rules.weights.get(&subject).copied().unwrap_or(1).max(1);
+            }
             state.waiting -= 1;
             if self.hand_over(state, &subject, waiter) {
                 passed_over = 0;
             }
-            state.go_round(subject, rules);
+            state.go_round(subject);
         }
     }
 
@@ -224,31 +227,19 @@ impl Turns {
 }
 
 impl State {
-    /// Puts a subject that has just been served where it belongs: in front while it has a share left, else behind the others
-    /// with a new one.
-    fn go_round(&mut self, subject: SubjectId, rules: &Rules) {
+    /// Puts a subject that has just been served where it belongs: in front while it has a share of this round left, else behind
+    /// the others.
+    fn go_round(&mut self, subject: SubjectId) {
         let Some(lane) = self.lanes.get_mut(&subject) else {
             return;
         };
         if lane.waiting.is_empty() {
             lane.share = 0;
-            return self.tidy(&subject);
-        }
-        if lane.share > 0 {
+            self.tidy(&subject);
+        } else if lane.share > 0 {
             self.round.push_front(subject);
         } else {
-            // The place that it has just got was the first of this round.
-            lane.share = rules
-                .weights
-                .get(&subject)
-                .copied()
-                .unwrap_or(1)
-                .saturating_sub(1);
-            if lane.share > 0 {
-                self.round.push_front(subject);
-            } else {
-                self.round.push_back(subject);
-            }
+            self.round.push_back(subject);
         }
     }
 
@@ -381,7 +372,8 @@ mod tests {
                 .is_err(),
             "the subject is full"
         );
-        assert!(turns.stand(&subject("b"), &tool("y")).unwrap().try_recv().is_ok());
+        let of_another = turns.stand(&subject("b"), &tool("y")).unwrap().try_recv();
+        assert!(of_another.is_ok());
         assert_eq!(turns.taken(), 4);
     }
 
