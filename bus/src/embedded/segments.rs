@@ -478,7 +478,7 @@ fn later_block(growing: &Growing, len: u64) -> std::io::Result<Option<u64>> {
     let from = u64::from(growing.end);
     let mut rest = vec![0; usize::try_from(len - from).unwrap_or(0)];
     growing.file.read_exact_at(&mut rest, from)?;
-    for at in 1..rest.len().saturating_sub(HEADER_BYTES) {
+    for at in 1..=rest.len().saturating_sub(HEADER_BYTES) {
         if rest[at..].starts_with(block::MAGIC)
             && let Ok(Ok((header, _))) = whole_block(&growing.file, from + at as u64, len)
             && header.seq > growing.next()

@@ -75,7 +75,7 @@ fn nothing_answered_is_lost_at_any_named_point() {
         for (round, times) in (0..).zip(passes(point)) {
             let order = Order {
                 round,
-                steps: Some(60),
+                steps: Some(90),
                 failpoint: Some(format!("{point}:{times}")),
                 ..Order::default()
             };
