@@ -4,7 +4,7 @@ use crate::harness::{Place, Serving};
 
 #[test]
 fn a_tool_is_tried_and_undone_through_the_daemon() {
-    let place = Place::new();
+    let place = Place::seeded();
     let daemon = place.serve(&[]);
     let attempt = |arguments: &[&str]| {
         let arguments = [&["tools", "try", "-o", "json"], arguments].concat();
