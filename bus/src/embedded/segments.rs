@@ -17,6 +17,8 @@
 //! A crash leaves at most one unfinished block, at the end of the last file. It was answered to nobody and is cut off
 //! before the next one is written. A block that does not check with another one behind it is damage.
 
+mod table;
+
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -25,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{Durability, EmbeddedConfig};
-use crate::block::{self, BlockError, FORMAT, HEADER_BYTES, Header};
+use crate::block::{self, BlockError, HEADER_BYTES, Header};
 use crate::codec::Span;
 use crate::engine::recover::damaged;
 use crate::error::StoreError;
@@ -33,9 +35,8 @@ use crate::failpoint;
 use crate::journal::{ADVICE, Journal, missing};
 use crate::limits::{SEGMENT_BYTES_LIMIT, SEGMENT_FILES_OPEN_MAX};
 use crate::vault::keyring::{failed, private_dir, sync_dir, write_new};
+use table::{Full, read_trailer};
 
-const MAGIC: &[u8; 4] = b"efjs";
-const TRAILER_BYTES: usize = 24;
 const ENDING: &str = "blocks";
 /// Names the first block that counts, once some were let go.
 const FIRST: &str = "first";
@@ -64,15 +65,6 @@ struct Files {
     growing: Option<Growing>,
 }
 
-/// A file that is written no more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Full {
-    first: u64,
-    count: u32,
-    /// Where its table begins.
-    table_at: u64,
-}
-
 /// The file that is written to.
 struct Growing {
     first: u64,
@@ -83,12 +75,6 @@ struct Growing {
     /// An unfinished block lies behind the last whole one, and is cut off before the next is written: not sooner, so that
     /// a store which does not open keeps every byte.
     torn: bool,
-}
-
-impl Full {
-    fn next(&self) -> u64 {
-        self.first + u64::from(self.count)
-    }
 }
 
 impl Growing {
@@ -216,7 +202,7 @@ impl SegmentJournal {
             let Some(growing) = &files.growing else {
                 return Ok(());
             };
-            let (full, table) = table(growing);
+            let (full, table) = table::table(growing);
             (growing.file.clone(), full, table)
         };
         file.write_all_at(&table, full.table_at)
@@ -549,67 +535,6 @@ fn read_first(directory: &Path) -> Result<u64, StoreError> {
     }
 }
 
-/// The table of a file that is full, with its trailer.
-fn table(growing: &Growing) -> (Full, Vec<u8>) {
-    let count = u32::try_from(growing.begins.len()).unwrap_or(u32::MAX);
-    let mut table = Vec::with_capacity((growing.begins.len() + 1) * 4 + TRAILER_BYTES);
-    for place in growing.begins.iter().chain([&growing.end]) {
-        table.extend_from_slice(&place.to_be_bytes());
-    }
-    table.extend_from_slice(MAGIC);
-    table.extend_from_slice(&[FORMAT, 0, 0, 0]);
-    table.extend_from_slice(&growing.first.to_be_bytes());
-    table.extend_from_slice(&count.to_be_bytes());
-    let checksum = crc32fast::hash(&table);
-    table.extend_from_slice(&checksum.to_be_bytes());
-    let full = Full {
-        first: growing.first,
-        count,
-        table_at: u64::from(growing.end),
-    };
-    (full, table)
-}
-
-/// What a full file says about itself; `None` if it is not full, or its end was not finished.
-fn read_trailer(directory: &Path, first: u64) -> Result<Option<Full>, StoreError> {
-    let path = path(directory, first);
-    let at_path = |error: std::io::Error| failed(&path, &error);
-    let file = File::open(&path).map_err(at_path)?;
-    let len = file.metadata().map_err(at_path)?.len();
-    let Some(at) = len.checked_sub(TRAILER_BYTES as u64) else {
-        return Ok(None);
-    };
-    let mut trailer = [0; TRAILER_BYTES];
-    file.read_exact_at(&mut trailer, at).map_err(at_path)?;
-    if &trailer[..4] != MAGIC {
-        return Ok(None);
-    }
-    let [.., c0, c1, c2, c3, _, _, _, _] = trailer;
-    let count = u32::from_be_bytes([c0, c1, c2, c3]);
-    let table_bytes = (u64::from(count) + 1) * 4;
-    let Some(table_at) = at
-        .checked_sub(table_bytes)
-        .filter(|_| table_bytes <= SEGMENT_BYTES_LIMIT as u64)
-    else {
-        return Ok(None);
-    };
-    let mut table = vec![0; (len - table_at) as usize];
-    file.read_exact_at(&mut table, table_at).map_err(at_path)?;
-    let (body, stated) = table.split_at(table.len() - 4);
-    let named = body[body.len() - 12..body.len() - 4] == first.to_be_bytes();
-    if crc32fast::hash(body).to_be_bytes() != *stated || !named {
-        return Ok(None);
-    }
-    if trailer[4] > FORMAT {
-        return Err(damaged(first, &BlockError::Newer(trailer[4])));
-    }
-    Ok(Some(Full {
-        first,
-        count,
-        table_at,
-    }))
-}
-
 /// A file that is missing or ends too early is damage; anything else is the disk's.
 fn read_failed(path: &Path, seq: u64, error: &std::io::Error) -> StoreError {
     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof) {
@@ -620,153 +545,4 @@ fn read_failed(path: &Path, seq: u64, error: &std::io::Error) -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::block::Builder;
-    use crate::codec::Hash16;
-    use crate::record::Record;
-
-    const SMALL: usize = 1 << 10;
-
-    fn open(state: &Path) -> Result<SegmentJournal, StoreError> {
-        let config = EmbeddedConfig {
-            segment_bytes: SMALL,
-            ..EmbeddedConfig::new(state)
-        };
-        SegmentJournal::open(&config)
-    }
-
-    fn block(seq: u64) -> Vec<u8> {
-        let mut block = Builder::new(seq, 7, 1);
-        for fence in 0..seq % 5 {
-            let action = Hash16::of(&[b"an action"]);
-            block.push(&mut Record::TakenOver { action, fence });
-        }
-        block.finish().0
-    }
-
-    fn append(journal: &SegmentJournal, blocks: std::ops::RangeInclusive<u64>) {
-        blocks.for_each(|seq| journal.append(seq, &block(seq)).unwrap());
-    }
-
-    fn seen(journal: &SegmentJournal) -> Vec<u64> {
-        let mut seen = Vec::new();
-        let mut each = |seq, bytes: &[u8]| {
-            assert!(bytes == block(seq), "block {seq}");
-            seen.push(seq);
-            Ok(())
-        };
-        journal.scan(0, &mut each).unwrap();
-        seen
-    }
-
-    fn last_file(state: &Path) -> PathBuf {
-        let directory = directory(state);
-        path(&directory, *names(&directory).unwrap().last().unwrap())
-    }
-
-    #[test]
-    fn blocks_go_on_from_file_to_file_and_over_a_restart() {
-        let state = tempfile::tempdir().unwrap();
-        let journal = open(state.path()).unwrap();
-        assert_eq!(journal.bounds(), Ok(None));
-        append(&journal, 1..=80);
-        drop(journal);
-        assert!(names(&directory(state.path())).unwrap().len() > 5);
-        let journal = open(state.path()).unwrap();
-        append(&journal, 81..=100);
-        assert_eq!(journal.bounds(), Ok(Some((1, 100))));
-        assert_eq!(seen(&journal), (1..=100).collect::<Vec<_>>());
-        assert_eq!(journal.block(101), Err(missing(101)));
-        assert!(journal.append(102, &block(102)).is_err());
-    }
-
-    #[test]
-    fn what_is_let_go_is_given_back_to_the_disk() {
-        let state = tempfile::tempdir().unwrap();
-        let journal = open(state.path()).unwrap();
-        append(&journal, 1..=100);
-        let before = names(&directory(state.path())).unwrap().len();
-        journal.truncate_before(85).unwrap();
-        assert_eq!(journal.bounds(), Ok(Some((85, 100))));
-        assert_eq!(journal.block(84), Err(missing(84)));
-        assert!(names(&directory(state.path())).unwrap().len() < before / 2);
-        drop(journal);
-        let journal = open(state.path()).unwrap();
-        assert_eq!(seen(&journal), (85..=100).collect::<Vec<_>>());
-        journal.truncate_before(u64::MAX).unwrap();
-        assert_eq!(journal.bounds(), Ok(None));
-        append(&journal, 101..=102);
-        drop(journal);
-        assert_eq!(seen(&open(state.path()).unwrap()), [101, 102]);
-    }
-
-    #[test]
-    fn an_unfinished_block_is_cut_off_by_the_next_one_and_not_before() {
-        let state = tempfile::tempdir().unwrap();
-        let journal = open(state.path()).unwrap();
-        append(&journal, 1..=6);
-        drop(journal);
-        let file = last_file(state.path());
-        let whole = fs::read(&file).unwrap();
-        for torn in 1..block(6).len() {
-            fs::write(&file, &whole[..whole.len() - torn]).unwrap();
-            let journal = open(state.path()).unwrap();
-            assert_eq!(journal.bounds(), Ok(Some((1, 5))), "{torn}");
-            assert_eq!(fs::read(&file).unwrap().len(), whole.len() - torn);
-            append(&journal, 6..=6);
-            drop(journal);
-            assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
-        }
-    }
-
-    #[test]
-    fn a_table_that_was_not_finished_is_written_again() {
-        let state = tempfile::tempdir().unwrap();
-        let journal = open(state.path()).unwrap();
-        append(&journal, 1..=6);
-        journal.finish_file().unwrap();
-        drop(journal);
-        let file = last_file(state.path());
-        let whole = fs::read(&file).unwrap();
-        for torn in 1..=4 * 7 + TRAILER_BYTES {
-            fs::write(&file, &whole[..whole.len() - torn]).unwrap();
-            let journal = open(state.path()).unwrap();
-            assert_eq!(journal.bounds(), Ok(Some((1, 6))), "{torn}");
-            journal.finish_file().unwrap();
-            drop(journal);
-            assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
-        }
-    }
-
-    #[test]
-    fn damage_and_missing_files_are_found() {
-        let state = tempfile::tempdir().unwrap();
-        let journal = open(state.path()).unwrap();
-        append(&journal, 1..=60);
-        drop(journal);
-        let file = last_file(state.path());
-        let whole = fs::read(&file).unwrap();
-        let mut flipped = whole.clone();
-        flipped[50] ^= 1;
-        fs::write(&file, flipped).unwrap();
-        assert!(matches!(open(state.path()), Err(StoreError::Damaged { .. })));
-        fs::write(&file, whole).unwrap();
-        let middle = names(&directory(state.path())).unwrap()[2];
-        let middle = path(&directory(state.path()), middle);
-        let bytes = fs::read(&middle).unwrap();
-        for at in 0..bytes.len() {
-            let mut flipped = bytes.clone();
-            flipped[at] ^= 4;
-            fs::write(&middle, flipped).unwrap();
-            let found = open(state.path()).and_then(|journal| journal.scan(0, &mut |_, _| Ok(())));
-            assert!(
-                matches!(found, Err(StoreError::Damaged { .. } | StoreError::Newer { .. })),
-                "{at}: {found:?}"
-            );
-        }
-        fs::remove_file(&middle).unwrap();
-        assert!(matches!(open(state.path()), Err(StoreError::Damaged { .. })));
-    }
-}
+mod tests;
