@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, DecisionData, Digest, Event, Principal, Topic, json, limits as bounds};
 
+use crate::limits::REQUEUES_MAX;
 use crate::pipeline::Incoming;
 
 /// A decision that lies on the bus.
@@ -17,14 +18,30 @@ pub struct Published {
     pub event: Option<Event<DecisionData>>,
 }
 
-/// The decision of this action on the bus. One look at the index and one read, however many others wait there.
+/// The decision of this action on the bus, the latest if it was requeued. A few looks at the index and one read, however
+/// many others wait there.
 pub fn published(store: &dyn Store, action: &ActionId) -> Result<Option<Published>, StoreError> {
-    let event = Event::<DecisionData>::id_for(action);
-    let Some(offset) = store.published(&Topic::ActionDecision.into(), &event)? else {
+    let topic = Topic::ActionDecision.into();
+    let first = store.published(&topic, &Event::<DecisionData>::id_for(action))?;
+    let (_, again) = requeued(store, action)?;
+    let Some(offset) = again.or(first) else {
         return Ok(None);
     };
     let event = read_at(store, offset)?;
     Ok(Some(Published { offset, event }))
+}
+
+/// How often the decision of this action was requeued, and where it lies since the last time.
+pub fn requeued(store: &dyn Store, action: &ActionId) -> Result<(u32, Option<u64>), StoreError> {
+    let topic = Topic::ActionDecision.into();
+    let mut last = None;
+    for n in 1..=REQUEUES_MAX {
+        match store.published(&topic, &Event::<DecisionData>::id_for_requeue(action, n))? {
+            Some(offset) => last = Some(offset),
+            None => return Ok((n - 1, last)),
+        }
+    }
+    Ok((REQUEUES_MAX, last))
 }
 
 /// Whether the decision at this place of the topic is this very one, from the same asker. `digest` is the request's own, not

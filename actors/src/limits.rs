@@ -95,3 +95,5 @@ pub const START_TIME_MAX: Duration = Duration::from_millis(50);
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
 /// Budgets that are held in memory before those that are over are looked for and forgotten.
 pub const BUDGETS_MAX: usize = 16_384;
+/// How often one action may be requeued from the dead letters: each time is looked up when its decision is.
+pub const REQUEUES_MAX: u32 = 100;

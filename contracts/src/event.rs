@@ -132,7 +132,12 @@ pub struct ExecutedData {
 impl Event<DecisionData> {
     /// The id of the event that brings this action's decision in, whether or not there is one yet.
     pub fn id_for(action: &ActionId) -> EventId {
-        derived_id("decision", action)
+        derived_id("decision", action.as_str())
+    }
+
+    /// The id of the event that brings this action's decision in again, for the n-th time, because somebody requeued it.
+    pub fn id_for_requeue(action: &ActionId, n: u32) -> EventId {
+        derived_id(&format!("decision-again-{n}"), action.as_str())
     }
 
     /// The event that brings a decision in. Its id follows from the action's, so that a decision sent twice is one event.
@@ -158,7 +163,7 @@ impl Event<ExecutedData> {
     pub fn executed(receipt: &Receipt, time: Timestamp) -> Self {
         Self {
             specversion: SpecVersion::V1,
-            id: derived_id("executed", &receipt.action_id),
+            id: derived_id("executed", receipt.receipt_id.as_str()),
             source: SOURCE.to_owned(),
             event_type: Topic::ActionExecuted.event_type().to_owned(),
             subject: receipt.action_id.clone(),
@@ -181,9 +186,9 @@ impl Event<ExecutedData> {
     }
 }
 
-/// An event id that follows from the action's: a digest, so that it keeps its length whatever the planner chose.
-fn derived_id(kind: &str, action: &ActionId) -> EventId {
-    let digest = crate::digest::Digest::of(action.as_str().as_bytes()).hex();
+/// An event id that follows from another id: a digest, so that it keeps its length whatever the planner chose.
+fn derived_id(kind: &str, of: &str) -> EventId {
+    let digest = crate::digest::Digest::of(of.as_bytes()).hex();
     #[expect(
         clippy::expect_used,
         reason = "a word, a dash and hex digits are always a valid id"

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use clap::Subcommand;
+use effectd_actors::decisions;
+use effectd_actors::limits::REQUEUES_MAX;
 use effectd_bus::embedded::{self, EmbeddedConfig};
 use effectd_bus::{
     Body, LocalStore, NewBody, NewEvent, Requeued, Store, StoreError, StoredLetter, TopicName,
 };
 use effectd_contracts::{
-    DecisionData, Event, EventId, SystemClock, Timestamp, ToolId, TraceId, json, limits as bounds,
+    DecisionData, Event, SystemClock, Timestamp, ToolId, TraceId, json, limits as bounds,
 };
 use serde_json::{Value, json};
 
@@ -309,11 +311,11 @@ fn requeue(store: &LocalStore, chosen: &Chosen, form: Form) -> Result<Exit, Erro
     let mut printer = Printer::new(form, true, &[("LETTER", 6), ("NOW", 0)]);
     let mut left = 0;
     chosen.each(store, |number, letter| {
-        let now = match letter.map(|letter| again(&letter)) {
+        let now = match letter.map(|letter| again(store, &letter)).transpose()? {
             None => "gone".to_owned(),
             Some(None) => {
                 left += 1;
-                "left: its decision cannot be read any more".to_owned()
+                "left: its decision cannot be read any more, or was requeued too often".to_owned()
             }
             Some(Some(event)) => match store.requeue(number, event).wait() {
                 Ok(Requeued::Published { .. }) => "requeued".to_owned(),
@@ -335,13 +337,22 @@ fn requeue(store: &LocalStore, chosen: &Chosen, form: Form) -> Result<Exit, Erro
     Ok(if left == 0 { Exit::Done } else { Exit::Failed })
 }
 
-/// The event that puts a letter's decision on the bus again. Its id follows from the letter, so it is there once.
-fn again(letter: &StoredLetter) -> Option<NewEvent> {
-    let decision = decision(letter)?;
+/// The event that puts a letter's decision on the bus again; `None` if it cannot be read any more, or was put there too often.
+fn again(store: &LocalStore, letter: &StoredLetter) -> Result<Option<NewEvent>, Error> {
+    let Some(decision) = decision(letter) else {
+        return Ok(None);
+    };
+    let (times, _) = decisions::requeued(store, &decision.request.action_id)?;
+    Ok((times < REQUEUES_MAX)
+        .then(|| event_again(decision, times + 1))
+        .flatten())
+}
+
+fn event_again(decision: DecisionData, n: u32) -> Option<NewEvent> {
     let trace = decision.request.trace_id.clone().unwrap_or_else(TraceId::fresh);
     let action_id = decision.request.action_id.clone();
     let mut event = Event::decision(decision, trace, Timestamp::now());
-    event.id = EventId::new(format!("requeued-{}", letter.letter)).ok()?;
+    event.id = Event::<DecisionData>::id_for_requeue(&action_id, n);
     Some(NewEvent {
         event_id: event.id.clone(),
         time: event.time,
