@@ -97,10 +97,11 @@ impl Daemon {
     pub fn until_told(&self, what: &str) {
         let mut buffer = [0; 1_024];
         loop {
-            let length = self
-                .manager
-                .recv(&mut buffer)
-                .expect("the daemon tells its service manager");
+            // A wait with a time limit is not taken up again by itself when the end of another child interrupts it.
+            let length = match self.manager.recv(&mut buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                other => other.expect("the daemon tells its service manager"),
+            };
             if String::from_utf8_lossy(&buffer[..length])
                 .lines()
                 .any(|line| line == what)
