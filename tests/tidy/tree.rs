@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold no source: what Cargo, git and effectd itself make.
+/// What holds no source: what Cargo, git and effectd itself make. (In a second work tree, git's is a file.)
 const NOT_SOURCE: [&str; 5] = ["target", ".git", ".effectd", "workspace", "workspaces"];
 
 /// The root of the repository.
@@ -41,12 +41,11 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         let kind = entry.file_type().unwrap();
+        if top && NOT_SOURCE.iter().any(|other| entry.file_name() == *other) {
+            continue;
+        }
         if kind.is_dir() {
-            let name = entry.file_name();
-            let source = !top || !NOT_SOURCE.iter().any(|other| name == *other);
-            if source {
-                walk(&entry.path(), found);
-            }
+            walk(&entry.path(), found);
         } else if kind.is_file() {
             found.push(entry.path());
         }
