@@ -228,7 +228,7 @@ impl Bench {
             blobs: Arc::new(Blobs::new(
                 self.scratch.join(format!("blobs-{without:?}")),
                 &[9; 32].into(),
-                BLOB_QUOTA_BYTES,
+                BLOB_QUOTA_BYTES.get(),
             )),
             policy: self.policy.clone(),
         });

@@ -13,6 +13,7 @@ use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::limits::{READY_MAX, READY_MIN, ZYGOTES_MAX};
 
 use crate::error::Error;
+use crate::settings;
 use crate::tools::{self, Tools};
 
 /// The state directory of `effectd run`, unless another is named.
@@ -129,6 +130,7 @@ impl SandboxSettings {
         config.pool.ready_max = self.ready_max;
         config.zygotes_max = self.zygotes_max;
         config.uid = self.uid;
+        config.zygote_args = settings::told();
         config
     }
 }

@@ -174,7 +174,7 @@ impl Runtime {
                 tokio::time::sleep(STOP_LOOK).await;
             }
         };
-        if tokio::time::timeout(STOP_MAX, gone).await.is_err() {
+        if tokio::time::timeout(STOP_MAX.get(), gone).await.is_err() {
             tracing::error!("the sandbox did not end in time; it ends with the process");
         }
         finished
@@ -261,7 +261,11 @@ fn open_store(
 
 fn blobs(state: &State) -> Result<Blobs, Error> {
     let key = keys::blobs(&state.keys_dir())?;
-    Ok(Blobs::new(state.path().join("blobs"), &key, BLOB_QUOTA_BYTES))
+    Ok(Blobs::new(
+        state.path().join("blobs"),
+        &key,
+        BLOB_QUOTA_BYTES.get(),
+    ))
 }
 
 /// Every tool that effectd brings, with its parameter rules.

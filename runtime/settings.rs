@@ -16,11 +16,14 @@ use effectd_gateway::Settings as DoorSettings;
 
 use crate::config::{Config, SandboxSettings, StoreSettings};
 
+mod bounds;
 mod control;
 mod keys;
 mod kinds;
 mod layers;
 
+pub use bounds::bounds;
+pub(crate) use bounds::{hear, told};
 pub use keys::{KEYS, Key, Takes};
 use keys::{nearest, nearest_variable};
 use layers::read_file;
@@ -130,9 +133,14 @@ pub struct Settings {
 }
 
 /// Keys of which the first must not exceed the second.
-const ORDERED: [(&str, &str); 3] = [
+const ORDERED: [(&str, &str); 8] = [
+    ("control.start_time_ms_max", "pipeline.lease_ttl_ms"),
+    ("gateway.list_default", "gateway.list_max"),
     ("gateway.pulse_every_ms", "gateway.pulse_age_ms_max"),
+    ("gateway.retry_after_ms", "gateway.retry_after_ms_max"),
     ("pipeline.backoff_first_ms", "pipeline.backoff_ms_max"),
+    ("pipeline.lease_ttl_ms", "store.lease_ttl_ms_max"),
+    ("policy.file_bytes_max", "policy.bytes_max"),
     ("sandbox.ready_min", "sandbox.ready_max"),
 ];
 
@@ -151,7 +159,7 @@ impl Settings {
         let mut settings = Self {
             values: KEYS
                 .iter()
-                .map(|key| (key.name, ((key.default)(), Origin::Default)))
+                .map(|key| (key.name, (key.default(), Origin::Default)))
                 .collect(),
         };
         if let Some(path) = state.map(|state| state.join(FILE)) {
@@ -299,8 +307,12 @@ impl Settings {
         self.small("gateway.listen_backlog")
     }
 
-    /// Sets up a runtime with these settings.
+    /// Sets up a runtime with these settings, and the bounds of this process. To be called before anything looks at them.
     pub fn apply(&self, config: &mut Config) {
+        for bound in KEYS.iter().filter_map(Key::bound) {
+            // Every value was checked when it was set here.
+            let _ = bound.set(self.number(bound.key()));
+        }
         config.stop_grace = self.millis("runtime.stop_grace_ms");
         config.lease_ttl = self.millis("pipeline.lease_ttl_ms");
         config.pipeline = self.pipeline();

@@ -11,6 +11,8 @@ use effectd_adapters::{Tool, Workspace, answer};
 use effectd_contracts::{ToolCall, ToolId, json};
 use effectd_sandbox::ChildCtx;
 
+use crate::settings;
+
 /// Tools of an embedding program.
 pub type Tools = &'static [&'static dyn Tool];
 
@@ -20,6 +22,13 @@ static OWN: OnceLock<Tools> = OnceLock::new();
 pub(crate) fn init(own: Tools) {
     // A second call comes too late to be in a zygote.
     let _ = OWN.set(own);
+    let mut words = std::env::args_os().skip(1);
+    if words
+        .next()
+        .is_some_and(|word| word == effectd_sandbox::ZYGOTE_ARGUMENT)
+    {
+        settings::hear(words.filter_map(|word| word.into_string().ok()));
+    }
     effectd_sandbox::init(dispatch);
 }
 

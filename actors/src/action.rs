@@ -274,9 +274,9 @@ impl Drop for Ticket {
                     (false, false) => None,
                 };
                 if let Some(why) = why {
-                    drop(self.store.nack(lease, REDELIVERY_DELAY, why));
+                    drop(self.store.nack(lease, REDELIVERY_DELAY.get(), why));
                 } else {
-                    drop(self.store.defer(lease, REDELIVERY_DELAY));
+                    drop(self.store.defer(lease, REDELIVERY_DELAY.get()));
                 }
             }
             Some(Way::Door { back }) => drop(back.send(Back::Lost)),

@@ -184,7 +184,7 @@ impl Control {
             "{} actions are on their way, and {why}; try again shortly",
             self.places.taken()
         );
-        Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY)
+        Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY.get())
     }
 
     /// Does the work when it is its turn to start. What takes long waits for something other than a processor: then the turn
@@ -197,7 +197,7 @@ impl Control {
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = tokio::time::sleep(limits::START_TIME_MAX) => drop(turn),
+            () = tokio::time::sleep(limits::START_TIME_MAX.get()) => drop(turn),
         }
         work.await
     }

@@ -35,13 +35,13 @@ pub fn published(store: &dyn Store, action: &ActionId) -> Result<Option<Publishe
 pub fn requeued(store: &dyn Store, action: &ActionId) -> Result<(u32, Option<u64>), StoreError> {
     let topic = Topic::ActionDecision.into();
     let mut last = None;
-    for n in 1..=REQUEUES_MAX {
+    for n in 1..=REQUEUES_MAX.get() {
         match store.published(&topic, &Event::<DecisionData>::id_for_requeue(action, n))? {
             Some(offset) => last = Some(offset),
             None => return Ok((n - 1, last)),
         }
     }
-    Ok((REQUEUES_MAX, last))
+    Ok((REQUEUES_MAX.get(), last))
 }
 
 /// Whether the decision at this place of the topic is this very one, from the same asker. `digest` is the request's own, not

@@ -297,7 +297,7 @@ impl Idempotency {
                 .parts
                 .clock
                 .monotonic()
-                .plus(effectd_bus::limits::LEASE_TTL_MAX);
+                .plus(effectd_bus::limits::LEASE_TTL_MAX.get());
             self.parts.leases.keep(lease, until)
         });
         let again = this.clone();

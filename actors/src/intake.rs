@@ -90,7 +90,7 @@ impl Intake {
         let Ok(first) = self.ahead.clone().acquire_owned().await else {
             return Err(StoreError::Closed);
         };
-        let most = effectd_bus::limits::LEASE_EVENTS_MAX - 1;
+        let most = effectd_bus::limits::LEASE_EVENTS_MAX.get() - 1;
         let room = 1 + self.ahead.available_permits().min(most);
         hit_idle("intake.before_lease").await;
         let leased = self
@@ -151,7 +151,10 @@ impl Intake {
             drop(ahead);
             return self.begin(delivery, event, (turn, reserved)).await;
         }
-        let until = parts.clock.monotonic().plus(effectd_bus::limits::LEASE_TTL_MAX);
+        let until = parts
+            .clock
+            .monotonic()
+            .plus(effectd_bus::limits::LEASE_TTL_MAX.get());
         let kept = parts.leases.keep(delivery.lease_id, until);
         let intake = self.clone();
         tokio::spawn(async move {

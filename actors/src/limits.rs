@@ -9,15 +9,11 @@ pub const IN_FLIGHT_MAX: usize = 256;
 pub const WAITING_WORKERS: usize = 256;
 /// Workers of a stage that only computes.
 pub const COMPUTING_WORKERS: usize = 4;
-/// Violations of a schema that one failure names.
-pub const VIOLATIONS_MAX: usize = 16;
 /// How long intake holds a decision before it goes to someone else; running work extends it. A stage that does not get on
 /// for this long loses what it has in hand.
 pub const LEASE_TTL: Duration = Duration::from_secs(30);
 /// Deliveries of one decision before it is recorded as poison.
 pub const DELIVERIES_MAX: u32 = 5;
-/// How long a decision that a dying worker dropped waits before it is delivered again.
-pub const REDELIVERY_DELAY: Duration = Duration::from_millis(50);
 /// Restarts of one plain actor within [`RESTART_WINDOW`] before the process gives up.
 pub const RESTARTS_MAX: usize = 5;
 /// The time over which restarts are counted.
@@ -32,8 +28,6 @@ pub const BACKOFF_SPREAD: f64 = 0.5;
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Time that a probe has in any case: a run that used up its own must still be settled.
 pub const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
-/// How long the tree and the last children may take to end, once they are told to at a stop.
-pub const STOP_MAX: Duration = Duration::from_secs(5);
 /// Tries to write a receipt before the action is left to redelivery.
 pub const COMMIT_TRIES: u32 = 3;
 /// How often the sweeper looks for what has expired.
@@ -41,11 +35,11 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.
 pub const CORE_WATTS: f64 = 15.0;
 /// Processor time that counts as the whole budget of an action in its reward.
+/// Fixed: part of the formula of rewards, which has a version.
 pub const COST_BUDGET_MS: f64 = 1_000.0;
 /// Quality of a tool that reports none.
+/// Fixed: part of the formula of rewards, which has a version.
 pub const QUALITY_DEFAULT: f64 = 0.5;
-/// Most bytes that one action may replace, if it is to be undone: all of it goes into the sandbox again, in hex.
-pub const PREIMAGE_BYTES_MAX: u64 = 3 * 1_048_576;
 /// Failures in a row that open a breaker: fewer are bad luck, more would be noticed by people first.
 pub const BREAKER_FAILURES_MAX: u32 = 5;
 /// Share of failed calls within [`BREAKER_WINDOW`] that opens a breaker: a tool that fails every second time is broken.
@@ -62,18 +56,8 @@ pub const BREAKER_COOL_DOWN_MAX: Duration = Duration::from_secs(600);
 pub const BREAKER_PROBES: u32 = 1;
 /// Calls at once at the end of a gradual release; beyond it the breaker is closed. From one, six steps lead there.
 pub const BREAKER_RELEASE_MAX: u32 = 32;
-/// What is said to a call that comes while a breaker is being tried and has no place for it.
-pub const BREAKER_TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Breakers in all. Keys come from requests; closed ones make room for new ones.
-pub const BREAKERS_MAX: usize = 1_024;
-/// Keys of one kind that a rate tells apart: beyond it, new ones share a rate until old ones have been idle.
-pub const RATE_KEYS_MAX: usize = 16_384;
 /// Actions that one session may ask for within [`SESSION_WINDOW`].
 pub const SESSION_ACTIONS_MAX: u32 = 60;
-/// The window in which a session's actions are counted.
-pub const SESSION_WINDOW: Duration = Duration::from_secs(60);
-/// Tries to count a session's action against others who count at the same time; then it is let through.
-pub const SESSION_TRIES: u32 = 32;
 /// Places for actions on their way that one subject may hold at once: the others always find some.
 pub const SUBJECT_IN_FLIGHT_MAX: usize = 192;
 /// Places for actions on their way that one tool may hold at once.
@@ -82,18 +66,39 @@ pub const TOOL_IN_FLIGHT_MAX: usize = 192;
 pub const WAITING_MAX: usize = 1_024;
 /// How long a caller waits for a place before it is told `overloaded`.
 pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
-/// What a caller that is told `overloaded` is told to wait.
-pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
-/// Decisions from the bus that wait for a place: among so many, turns are given fairly.
-pub const AHEAD_MAX: usize = 768;
 /// Children that may be in their first [`START_TIME_MAX`] at once, for each processor: more would only slow each other down,
 /// and whose turn is next could not be chosen any more.
 pub const STARTS_PER_CORE: usize = 4;
-/// How long a child counts as starting: what takes longer waits for something other than a processor.
-pub const START_TIME_MAX: Duration = Duration::from_millis(50);
 /// The window of budgets.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
-/// Budgets that are held in memory before those that are over are looked for and forgotten.
-pub const BUDGETS_MAX: usize = 16_384;
-/// How often one action may be requeued from the dead letters: each time is looked up when its decision is.
-pub const REQUEUES_MAX: u32 = 100;
+
+effectd_contracts::bounds! {
+    /// Violations of a schema that one failure names.
+    VIOLATIONS_MAX: usize = 16, "pipeline.violations_max", 1 ..= 1_000;
+    /// How long a decision that a dying worker dropped waits before it is delivered again.
+    REDELIVERY_DELAY: Duration = 50, "pipeline.redelivery_delay_ms", 1 ..= 60_000;
+    /// How long the tree and the last children may take to end, once they are told to at a stop.
+    STOP_MAX: Duration = 5_000, "pipeline.stop_ms_max", 100 ..= 300_000;
+    /// Most bytes that one action may replace, if it is to be undone: all of it goes into the sandbox again, in hex.
+    PREIMAGE_BYTES_MAX: u64 = 3_145_728, "pipeline.preimage_bytes_max", 0 ..= 3_145_728;
+    /// What is said to a call that comes while a breaker is being tried and has no place for it.
+    BREAKER_TRY_AGAIN: Duration = 1_000, "control.breaker_try_again_ms", 1 ..= 3_600_000;
+    /// Breakers in all. Keys come from requests; closed ones make room for new ones.
+    BREAKERS_MAX: usize = 1_024, "control.breakers_max", 16 ..= 65_536;
+    /// Keys of one kind that a rate tells apart: beyond it, new ones share a rate until old ones have been idle.
+    RATE_KEYS_MAX: usize = 16_384, "control.rate_keys_max", 64 ..= 1_048_576;
+    /// The window in which a session's actions are counted.
+    SESSION_WINDOW: Duration = 60_000, "control.session_window_ms", 1_000 ..= 86_400_000;
+    /// Tries to count a session's action against others who count at the same time; then it is let through.
+    SESSION_TRIES: u32 = 32, "control.session_tries", 1 ..= 1_000;
+    /// What a caller that is told `overloaded` is told to wait.
+    OVERLOAD_RETRY: Duration = 1_000, "control.overload_retry_ms", 1 ..= 3_600_000;
+    /// Decisions from the bus that wait for a place: among so many, turns are given fairly.
+    AHEAD_MAX: usize = 768, "control.ahead_max", 16 ..= 16_384;
+    /// How long a child counts as starting: what takes longer waits for something other than a processor.
+    START_TIME_MAX: Duration = 50, "control.start_time_ms_max", 1 ..= 10_000;
+    /// Budgets that are held in memory before those that are over are looked for and forgotten.
+    BUDGETS_MAX: usize = 16_384, "control.budgets_max", 64 ..= 1_048_576;
+    /// How often one action may be requeued from the dead letters: each time is looked up when its decision is.
+    REQUEUES_MAX: u32 = 100, "control.requeues_max", 1 ..= 10_000;
+}

@@ -97,7 +97,7 @@ impl Pipeline {
         let supervisor = Supervisor {
             parts: parts.clone(),
             permits: permits.clone(),
-            ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
+            ahead: Arc::new(Semaphore::new(AHEAD_MAX.get())),
             fatal: send_fatal,
         };
         let failed = |error: &dyn std::fmt::Display| StartError::Actors(error.to_string());
@@ -370,7 +370,7 @@ impl Pipeline {
         };
         self.permits.close();
         self.parts.halt.send_replace(true);
-        drop(self.supervisor.stop_and_wait(None, Some(STOP_MAX)).await);
+        drop(self.supervisor.stop_and_wait(None, Some(STOP_MAX.get())).await);
         self.children_gone().await;
         self.parts.answers.dismiss();
         finished
@@ -389,7 +389,7 @@ impl Pipeline {
                 tokio::time::sleep(STOP_LOOK).await;
             }
         };
-        if tokio::time::timeout(STOP_MAX, noticed).await.is_err() {
+        if tokio::time::timeout(STOP_MAX.get(), noticed).await.is_err() {
             tracing::error!("a child did not end in time; it ends with the process");
         }
     }

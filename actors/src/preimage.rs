@@ -102,7 +102,7 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     let spec = gated.entry().spec();
     let touched = touched_by(parts, space, gated);
     let restore = if spec.tool_id.as_str() == UNDO_TOOL {
-        let looked = look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX).await?;
+        let looked = look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX.get()).await?;
         undo::plan(parts, space, gated.params(), &looked)?
     } else {
         Vec::new()
@@ -114,7 +114,7 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
             restore,
         });
     }
-    let now = match look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX).await {
+    let now = match look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX.get()).await {
         Ok(now) => now,
         Err(failure) if spec.reversible => return Err(failure),
         Err(_) => {
@@ -182,8 +182,8 @@ async fn keep(
             None if goes_on || !must => {}
             None => {
                 let message = format!(
-                    "what would be replaced is larger than the {PREIMAGE_BYTES_MAX} bytes that are kept for an undo; \
-                     move it away first"
+                    "what would be replaced is larger than the {} bytes that are kept for an undo; move it away first",
+                    PREIMAGE_BYTES_MAX.get()
                 );
                 return Err(Failure::new(Code::FileLimit, Phase::Sandbox, message));
             }

@@ -40,8 +40,8 @@ impl Tool for Run {
                 "required": ["argv", "space_id"],
                 "properties": {
                     "argv": {
-                        "type": "array", "minItems": 1, "maxItems": ARGV_MAX, "x-command": true,
-                        "items": { "type": "string", "maxLength": ARGV_WORD_BYTES_MAX },
+                        "type": "array", "minItems": 1, "maxItems": ARGV_MAX.get(), "x-command": true,
+                        "items": { "type": "string", "maxLength": ARGV_WORD_BYTES_MAX.get() },
                     },
                     "directory_path": params::path_schema(),
                     "stdin": { "type": "string" },
@@ -66,7 +66,7 @@ impl Tool for Run {
             "side_effects": ["process_exec", "filesystem_write"],
             "safety_class": "MEDIUM",
             "risk_level": "write",
-            "timeout_ms": COMMAND_TIME_MAX.as_millis() as u64,
+            "timeout_ms": COMMAND_TIME_MAX.get().as_millis() as u64,
             "resource": "space:{space_id}",
             "repeat": "never",
             "sandbox_profile": "exec",
@@ -224,19 +224,19 @@ impl Kept {
                 break;
             }
             kept.total += count as u64;
-            let room = OUTPUT_KEPT_BYTES_MAX.saturating_sub(kept.bytes.len());
+            let room = OUTPUT_KEPT_BYTES_MAX.get().saturating_sub(kept.bytes.len());
             kept.bytes.extend_from_slice(&piece[..count.min(room)]);
         }
         kept
     }
 
     fn is_long(&self) -> bool {
-        self.bytes.len() > OUTPUT_HEAD_BYTES_MAX
+        self.bytes.len() > OUTPUT_HEAD_BYTES_MAX.get()
     }
 
     /// What stands in the result: bytes that are not text are marked as such.
     fn head(&self) -> String {
-        let end = self.bytes.len().min(OUTPUT_HEAD_BYTES_MAX);
+        let end = self.bytes.len().min(OUTPUT_HEAD_BYTES_MAX.get());
         String::from_utf8_lossy(&self.bytes[..end]).into_owned()
     }
 }
@@ -285,13 +285,13 @@ mod tests {
             .run(&Run, json!({ "argv": ["seq", "1", "200000"] }))
             .unwrap();
         let total = output.result["stdout_bytes"].as_u64().unwrap();
-        assert!(total > OUTPUT_KEPT_BYTES_MAX as u64);
+        assert!(total > OUTPUT_KEPT_BYTES_MAX.get() as u64);
         assert_eq!(
             output.result["stdout"].as_str().unwrap().len(),
-            OUTPUT_HEAD_BYTES_MAX
+            OUTPUT_HEAD_BYTES_MAX.get()
         );
         assert_eq!(output.artifacts.len(), 1);
-        assert_eq!(output.artifacts[0].content.len(), 2 * OUTPUT_KEPT_BYTES_MAX);
+        assert_eq!(output.artifacts[0].content.len(), 2 * OUTPUT_KEPT_BYTES_MAX.get());
     }
 
     #[test]

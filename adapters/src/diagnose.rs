@@ -221,7 +221,7 @@ impl Tool for DiagnoseError {
             "params_schema": {
                 "type": "object",
                 "properties": {
-                    "error_text": { "type": "string", "maxLength": DIAGNOSE_BYTES_MAX },
+                    "error_text": { "type": "string", "maxLength": DIAGNOSE_BYTES_MAX.get() },
                     "space_id": params::space_schema(),
                 },
                 "additionalProperties": false,

@@ -3,48 +3,54 @@
 use std::time::Duration;
 
 /// Largest call into the sandbox: a request of the largest size, or all that an undo puts back, and what the executor adds.
+/// Fixed: runtime and child must agree on it.
 pub const CALL_BYTES_MAX: usize = 8 * 1_048_576;
 /// Longest path a tool takes, as Linux has it.
+/// Fixed: the kernel's own.
 pub const PATH_BYTES_MAX: usize = 4_096;
-/// Most folders in one path: bounds the work of creating them.
-pub const PATH_DEPTH_MAX: usize = 64;
 /// Longest name of one file or folder, as Linux has it.
+/// Fixed: the kernel's own.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Largest text file that is edited, appended to or patched: all of it is read, and all of it is kept for an undo.
-pub const TEXT_FILE_BYTES_MAX: u64 = 3 * 1_048_576;
-/// Most of a file that one call reads: with its escapes it fits into an answer.
-pub const READ_BYTES_MAX: u64 = 262_144;
-/// Largest file that is copied: a larger one is a job for a command.
-pub const COPY_BYTES_MAX: u64 = 64 * 1_048_576;
-/// Largest file whose state before and after an action is compared: as large as a native tool can make one.
-pub const LOOK_BYTES_MAX: u64 = 64 * 1_048_576;
-/// Most entries in one listing.
-pub const LIST_ENTRIES_MAX: usize = 1_000;
-/// Most files and folders that one search or listing looks at.
-pub const WALK_ENTRIES_MAX: usize = 20_000;
-/// Deepest folder that a search or listing goes down to.
-pub const WALK_DEPTH_MAX: usize = 32;
-/// Most hits of one search.
-pub const SEARCH_HITS_MAX: usize = 500;
-/// Longest piece of a line that a hit shows.
-pub const SEARCH_LINE_BYTES_MAX: usize = 256;
-/// Largest file that a search looks into; larger ones are counted as skipped.
-pub const SEARCH_FILE_BYTES_MAX: u64 = 1_048_576;
-/// Longest pattern of a search.
-pub const PATTERN_BYTES_MAX: usize = 1_024;
-/// Most files that one patch changes.
-pub const PATCH_FILES_MAX: usize = 32;
-/// Most hunks in one patch.
-pub const PATCH_HUNKS_MAX: usize = 1_024;
-/// Most words of one command line.
-pub const ARGV_MAX: usize = 256;
-/// Longest word of a command line.
-pub const ARGV_WORD_BYTES_MAX: usize = 32_768;
-/// Longest time of one command.
-pub const COMMAND_TIME_MAX: Duration = Duration::from_secs(60);
-/// Beginning of a command's output that stands in its result.
-pub const OUTPUT_HEAD_BYTES_MAX: usize = 16_384;
-/// Most of each of a command's two outputs that is kept; the rest is counted and dropped.
-pub const OUTPUT_KEPT_BYTES_MAX: usize = 786_432;
-/// Longest error text that is diagnosed.
-pub const DIAGNOSE_BYTES_MAX: usize = 65_536;
+
+effectd_contracts::bounds! {
+    /// Most folders in one path: bounds the work of creating them.
+    PATH_DEPTH_MAX: usize = 64, "tools.path_depth_max", 4 ..= 1_024;
+    /// Largest text file that is edited, appended to or patched: all of it is read, and all of it is kept for an undo.
+    TEXT_FILE_BYTES_MAX: u64 = 3_145_728, "tools.text_file_bytes_max", 4_096 ..= 3_145_728;
+    /// Most of a file that one call reads: with its escapes it fits into an answer.
+    READ_BYTES_MAX: u64 = 262_144, "tools.read_bytes_max", 4_096 ..= 524_288;
+    /// Largest file that is copied: a larger one is a job for a command.
+    COPY_BYTES_MAX: u64 = 67_108_864, "tools.copy_bytes_max", 4_096 ..= 67_108_864;
+    /// Largest file whose state before and after an action is compared: as large as a native tool can make one.
+    LOOK_BYTES_MAX: u64 = 67_108_864, "tools.look_bytes_max", 4_096 ..= 67_108_864;
+    /// Most entries in one listing.
+    LIST_ENTRIES_MAX: usize = 1_000, "tools.list_entries_max", 16 ..= 10_000;
+    /// Most files and folders that one search or listing looks at.
+    WALK_ENTRIES_MAX: usize = 20_000, "tools.walk_entries_max", 16 ..= 1_000_000;
+    /// Deepest folder that a search or listing goes down to.
+    WALK_DEPTH_MAX: usize = 32, "tools.walk_depth_max", 1 ..= 256;
+    /// Most hits of one search.
+    SEARCH_HITS_MAX: usize = 500, "tools.search_hits_max", 1 ..= 5_000;
+    /// Longest piece of a line that a hit shows.
+    SEARCH_LINE_BYTES_MAX: usize = 256, "tools.search_line_bytes_max", 16 ..= 4_096;
+    /// Largest file that a search looks into; larger ones are counted as skipped.
+    SEARCH_FILE_BYTES_MAX: u64 = 1_048_576, "tools.search_file_bytes_max", 4_096 ..= 67_108_864;
+    /// Longest pattern of a search.
+    PATTERN_BYTES_MAX: usize = 1_024, "tools.pattern_bytes_max", 16 ..= 16_384;
+    /// Most files that one patch changes.
+    PATCH_FILES_MAX: usize = 32, "tools.patch_files_max", 1 ..= 1_024;
+    /// Most hunks in one patch.
+    PATCH_HUNKS_MAX: usize = 1_024, "tools.patch_hunks_max", 1 ..= 65_536;
+    /// Most words of one command line.
+    ARGV_MAX: usize = 256, "tools.argv_max", 1 ..= 4_096;
+    /// Longest word of a command line.
+    ARGV_WORD_BYTES_MAX: usize = 32_768, "tools.argv_word_bytes_max", 64 ..= 131_072;
+    /// Longest time of one command.
+    COMMAND_TIME_MAX: Duration = 60_000, "tools.command_time_ms_max", 100 ..= 600_000;
+    /// Beginning of a command's output that stands in its result.
+    OUTPUT_HEAD_BYTES_MAX: usize = 16_384, "tools.output_head_bytes_max", 256 ..= 262_144;
+    /// Most of each of a command's two outputs that is kept; the rest is counted and dropped.
+    OUTPUT_KEPT_BYTES_MAX: usize = 786_432, "tools.output_kept_bytes_max", 4_096 ..= 786_432;
+    /// Longest error text that is diagnosed.
+    DIAGNOSE_BYTES_MAX: usize = 65_536, "tools.diagnose_bytes_max", 256 ..= 524_288;
+}

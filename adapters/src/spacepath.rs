@@ -85,7 +85,7 @@ impl SpacePath {
             Some(_) | None => return Err(PathInvalid::NoBase),
         };
         let parts: Vec<_> = parts.map(str::to_owned).collect();
-        if parts.len() > PATH_DEPTH_MAX || parts.iter().any(|part| part.len() > NAME_BYTES_MAX) {
+        if parts.len() > PATH_DEPTH_MAX.get() || parts.iter().any(|part| part.len() > NAME_BYTES_MAX) {
             return Err(PathInvalid::TooLong);
         }
         if parts.iter().any(|part| is_draft(part)) {

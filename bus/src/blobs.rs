@@ -156,7 +156,7 @@ impl Blobs {
         let sealed = self.seal(&context(shelf, space, name), content)?;
         let bytes = sealed.len() as u64;
         while known.bytes + bytes > self.quota_bytes.saturating_add(MARK.len() as u64 + 200)
-            || known.by_name.len() >= BLOBS_PER_SHELF_MAX
+            || known.by_name.len() >= BLOBS_PER_SHELF_MAX.get()
         {
             let Some((_, oldest)) = known.by_age.first_key_value() else {
                 break;

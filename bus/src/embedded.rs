@@ -93,8 +93,8 @@ impl EmbeddedConfig {
             segment_bytes: SEGMENT_BYTES,
             journal_cache_bytes: 16 << 20,
             index_cache_bytes: INDEX_CACHE_BYTES,
-            index_gather_entries: INDEX_GATHER_ENTRIES,
-            journal_open_max: JOURNAL_OPEN_MAX,
+            index_gather_entries: INDEX_GATHER_ENTRIES.get(),
+            journal_open_max: JOURNAL_OPEN_MAX.get(),
             disk_free_bytes_min: DISK_FREE_BYTES_MIN,
             durability: Durability::default(),
         }

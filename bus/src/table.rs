@@ -222,7 +222,7 @@ struct Amount {
 
 impl Amount {
     fn reaches(self, times: usize) -> bool {
-        self.blocks >= INDEX_GATHER_BLOCKS * times || self.bytes >= INDEX_GATHER_BYTES * times
+        self.blocks >= INDEX_GATHER_BLOCKS.get() * times || self.bytes >= INDEX_GATHER_BYTES.get() * times
     }
 }
 
@@ -303,13 +303,13 @@ impl Table {
         loop {
             let recent = self.read();
             let busy = recent.base.is_some() && recent.frozen.is_some();
-            let many = recent.active.len() >= self.gather_entries.saturating_mul(INDEX_LAG_MAX);
+            let many = recent.active.len() >= self.gather_entries.saturating_mul(INDEX_LAG_MAX.get());
             drop(recent);
             let work = self.work();
             if let Some(error) = &work.failed {
                 return Err(error.clone());
             }
-            if work.stop || !busy || !(many || work.gathered.reaches(INDEX_LAG_MAX)) {
+            if work.stop || !busy || !(many || work.gathered.reaches(INDEX_LAG_MAX.get())) {
                 return Ok(());
             }
             // Layers and work are not under one lock, so the last move may be missed here: look again soon.

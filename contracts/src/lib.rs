@@ -4,6 +4,7 @@
 //! type here, with its JSON form, its bounds and its JSON Schema. The crate does no I/O, so that a planner or a learner
 //! written in Rust can depend on it alone. Read it in this order:
 
+pub mod bound;
 pub mod limits;
 
 pub mod canonical;

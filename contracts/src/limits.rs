@@ -1,28 +1,41 @@
 //! The bounds of everything that is said. Each is named in `docs/limits.md`, and a test keeps the two in step.
 
 /// Longest identifier (action, subject, space, tool, trace …): long enough for any URI a planner uses, short enough to index.
+/// Fixed: part of the published schemas, and of keys on disk.
 pub const ID_BYTES_MAX: usize = 256;
 /// Longest idempotency key: a tool id, a path of `PATH_MAX` and some digests fit.
+/// Fixed: part of the published schemas, and of keys on disk.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 8_192;
 /// Largest request, in bytes of JSON: a large text file as a parameter fits; a flood of them is bounded by the backlog.
+/// Fixed: planner and effectd must agree on it, and what was accepted once must be readable for ever.
 pub const REQUEST_BYTES_MAX: usize = 1_048_576;
 /// Deepest nesting of a document from outside: far beyond honest parameters, far below what a recursive reader survives.
+/// Fixed: what was accepted once must be readable for ever.
 pub const JSON_DEPTH_MAX: usize = 32;
 /// Most values in one document from outside: bounds the memory that a megabyte of `[[],[],…` can take.
+/// Fixed: what was accepted once must be readable for ever.
 pub const JSON_NODES_MAX: usize = 65_536;
 /// Longest wall-clock time a caller may ask for: ten minutes; longer work is several actions.
+/// Fixed: part of the published schemas; the policy sets stricter ones by safety class.
 pub const TIMEOUT_MS_MAX: u64 = 600_000;
 /// Wall-clock time of a tool that names none.
+/// Fixed: part of what a tool's description means.
 pub const TIMEOUT_MS_DEFAULT: u64 = 5_000;
 /// Most retries a caller may ask for.
+/// Fixed: part of the published schemas.
 pub const RETRIES_MAX: u32 = 10;
 /// Retries of a request that names none: none, so that nothing is repeated that nobody asked to repeat.
+/// Fixed: part of what a request means.
 pub const RETRIES_DEFAULT: u32 = 0;
 /// Most capabilities, side effects or key fields that one tool may declare.
+/// Fixed: part of the published schemas.
 pub const SPEC_LIST_MAX: usize = 64;
 /// Largest JSON Schema of a tool's parameters or result, in bytes.
+/// Fixed: part of what a tool's description may be, on whatever machine it is registered.
 pub const SCHEMA_BYTES_MAX: usize = 65_536;
 /// Longest message inside a failure: a line a person reads, not a dump.
+/// Fixed: part of stored receipts.
 pub const FAILURE_MESSAGE_BYTES_MAX: usize = 2_048;
 /// Largest answer of a tool, in bytes of JSON: as much as the sandbox lets through.
+/// Fixed: the profiles of the sandbox set stricter ones.
 pub const TOOL_REPLY_BYTES_MAX: usize = 4_194_304;

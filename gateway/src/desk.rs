@@ -53,7 +53,7 @@ impl Desk {
             metrics,
             pulse,
             stage,
-            turns: Semaphore::new(TURNS_MAX),
+            turns: Semaphore::new(TURNS_MAX.get()),
         }
     }
 
@@ -74,7 +74,7 @@ impl Desk {
 
     /// A turn at what takes a thread for some milliseconds.
     pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        match tokio::time::timeout(TURN_TIME_MAX, self.turns.acquire()).await {
+        match tokio::time::timeout(TURN_TIME_MAX.get(), self.turns.acquire()).await {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => Err(Problem::of(
                 Kind::Busy,
@@ -94,7 +94,7 @@ impl Desk {
         } else {
             return Ok(());
         };
-        let failure = Failure::new(Code::Overloaded, Phase::Accept, message);
+        let failure = Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(self.pulse.relief());
         Err(Problem::failed(&failure))
     }
 

@@ -29,22 +29,28 @@ pub const BACKLOG_MAX: u64 = 100_000;
 /// Bytes of decisions that are accepted and not yet ended: they wait on disk, and a gigabyte of them is more than a day's
 /// work of planners.
 pub const BACKLOG_BYTES_MAX: u64 = 1_073_741_824;
-/// Receipts in one answer, unless another number is asked for.
-pub const LIST_DEFAULT: usize = 100;
-/// Most receipts in one answer: they are held in memory, parsed, for each client that asks.
-pub const LIST_MAX: usize = 500;
-/// Lists, explanations and changes of the policy worked on at one time, for all clients together: each takes a thread and
-/// some milliseconds of it.
-pub const TURNS_MAX: usize = 8;
-/// How long such a question waits for its turn before it is told to come again.
-pub const TURN_TIME_MAX: Duration = Duration::from_secs(2);
-/// Largest change of the policy, in bytes of JSON.
-pub const CHANGE_BYTES_MAX: usize = 65_536;
 /// How often the store is asked how it stands.
 pub const PULSE_EVERY: Duration = Duration::from_millis(500);
 /// How old the store's last answer may be before the daemon calls itself not ready.
 pub const PULSE_AGE_MAX: Duration = Duration::from_secs(10);
 /// How long answers that are on their way may take when the daemon stops, after the pipeline has ended.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
-/// What a client that is turned away is told to wait.
-pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+effectd_contracts::bounds! {
+    /// Receipts in one answer, unless another number is asked for.
+    LIST_DEFAULT: usize = 100, "gateway.list_default", 1 ..= 500;
+    /// Most receipts in one answer: they are held in memory, parsed, for each client that asks.
+    LIST_MAX: usize = 500, "gateway.list_max", 1 ..= 1_000;
+    /// Lists, explanations and changes of the policy worked on at one time, for all clients together: each takes a thread and
+    /// some milliseconds of it.
+    TURNS_MAX: usize = 8, "gateway.turns_max", 1 ..= 256;
+    /// How long such a question waits for its turn before it is told to come again.
+    TURN_TIME_MAX: Duration = 2_000, "gateway.turn_time_ms_max", 1 ..= 60_000;
+    /// Largest change of the policy, in bytes of JSON.
+    CHANGE_BYTES_MAX: usize = 65_536, "gateway.change_bytes_max", 1_024 ..= 1_048_576;
+    /// What a client that is turned away is told to wait at least, and when nobody knows better, in milliseconds: one that
+    /// comes back sooner only takes up the door's time.
+    RETRY_AFTER: Duration = 1_000, "gateway.retry_after_ms", 1 ..= 3_600_000;
+    /// What such a client is told to wait at most, in milliseconds: a backlog is seldom as slow as it looks for a moment.
+    RETRY_AFTER_MAX: Duration = 60_000, "gateway.retry_after_ms_max", 1 ..= 86_400_000;
+}

@@ -159,7 +159,7 @@ impl Problem {
             detail,
             code: code.to_owned(),
             retryable,
-            retry_after_ms: (retryable && status >= 429).then(|| millis(RETRY_AFTER)),
+            retry_after_ms: (retryable && status >= 429).then(|| millis(RETRY_AFTER.get())),
             phase: None,
             gate: None,
             rule: None,

@@ -12,6 +12,7 @@ use effectd_actors::Store;
 use effectd_contracts::{Clock, Monotonic, Topic};
 use tokio::sync::watch;
 
+use crate::limits::{RETRY_AFTER, RETRY_AFTER_MAX};
 use crate::server::{Host, Stage};
 
 /// How the daemon is, for whoever reports it.
@@ -37,7 +38,13 @@ pub(crate) struct Pulse {
     since: AtomicU64,
     sizes: Mutex<Sizes>,
     last: Mutex<Option<Monotonic>>,
+    pace: Mutex<Option<f64>>,
 }
+
+/// How much the newest beat counts in the pace: the last ten or so decide.
+const PACE_SHARE: f64 = 0.2;
+/// The part of the backlog that should have ended before it is worth coming back.
+const RELIEF_PART: u64 = 10;
 
 /// The sizes of decisions that are accepted and not yet ended, by their places on the bus. As many as there may be of them.
 #[derive(Default)]
@@ -82,10 +89,46 @@ impl Pulse {
     }
 
     fn beat(&self, backlog: u64, committed: u64, now: Monotonic) {
-        self.since.store(0, Ordering::Relaxed);
-        self.measured.store(backlog, Ordering::Relaxed);
+        let since = self.since.swap(0, Ordering::Relaxed);
+        let before = self.measured.swap(backlog, Ordering::Relaxed);
         self.sizes().ended_before(committed);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(now);
+        // An hour without work says nothing about how quick the work is.
+        if let (Some(last), 1..) = (last, before + since) {
+            self.pace_of((before + since).saturating_sub(backlog), now.since(last));
+        }
+    }
+
+    /// So many ended within this time.
+    #[expect(clippy::cast_precision_loss, reason = "a pace is an estimate")]
+    fn pace_of(&self, ended: u64, time: Duration) {
+        if time.is_zero() {
+            return;
+        }
+        let newest = ended as f64 / time.as_secs_f64();
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        *pace = Some(pace.map_or(newest, |pace| pace + PACE_SHARE * (newest - pace)));
+    }
+
+    /// When it is worth coming back to a full door: at the present pace, a tenth of what waits has ended by then.
+    #[expect(clippy::cast_precision_loss, reason = "a pace is an estimate")]
+    pub(crate) fn relief(&self) -> Duration {
+        let pace = *self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let least = RETRY_AFTER.get();
+        let most = RETRY_AFTER_MAX.get().max(least);
+        let wanted = self.backlog().div_ceil(RELIEF_PART) as f64;
+        match pace {
+            // Nothing has ended yet, or nothing for long: nobody knows.
+            None => least,
+            Some(pace) if pace <= 0.0 => most,
+            Some(pace) => Duration::try_from_secs_f64(wanted / pace)
+                .unwrap_or(most)
+                .clamp(least, most),
+        }
     }
 
     fn age(&self, clock: &dyn Clock) -> Option<Duration> {
@@ -198,5 +241,22 @@ mod tests {
         assert_eq!((pulse.backlog(), pulse.backlog_bytes()), (1, 30));
         pulse.beat(0, 4, Monotonic::default());
         assert_eq!((pulse.backlog(), pulse.backlog_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn when_to_come_back_follows_from_the_pace_at_which_work_ends() {
+        let pulse = Pulse::default();
+        let at = |seconds| Monotonic::default().plus(Duration::from_secs(seconds));
+        assert_eq!(pulse.relief(), RETRY_AFTER.get(), "nobody knows yet");
+        pulse.beat(10_000, 0, at(0));
+        pulse.beat(9_900, 100, at(1));
+        // A hundred a second, and a tenth of 9,900 are wanted.
+        assert_eq!(pulse.relief(), Duration::from_millis(9_900));
+        pulse.beat(100, 9_900, at(2));
+        assert_eq!(pulse.relief(), RETRY_AFTER.get(), "never sooner than this");
+        let stands = Pulse::default();
+        stands.beat(10, 0, at(0));
+        stands.beat(10, 0, at(1));
+        assert_eq!(stands.relief(), RETRY_AFTER_MAX.get(), "nothing ends");
     }
 }

@@ -207,7 +207,7 @@ fn turn_away(stream: UnixStream) {
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_TYPE}\r\nretry-after: {}\r\nconnection: close\r\n\
          content-length: {}\r\n\r\n{body}",
-        RETRY_AFTER.as_secs(),
+        RETRY_AFTER.get().as_secs().max(1),
         body.len(),
     );
     if let Ok(mut stream) = stream.into_std() {

@@ -78,14 +78,14 @@ fn list(dir: &Path) -> Result<Vec<String>, PolicyError> {
         if name == POLICY_FILE || (name.ends_with(".cedar") && !hidden) {
             names.push(name);
         }
-        if names.len() > POLICY_FILES_MAX {
+        if names.len() > POLICY_FILES_MAX.get() {
             let file = dir.display().to_string();
             let what = "the number of files";
             return Err(PolicyError::TooLarge {
                 file,
                 what,
                 actual: names.len(),
-                max: POLICY_FILES_MAX,
+                max: POLICY_FILES_MAX.get(),
             });
         }
     }
@@ -114,11 +114,11 @@ fn read_file(path: &Path, name: &str) -> Result<(String, Stamp), PolicyError> {
         });
     }
     let mut bytes = Vec::new();
-    let bound = POLICY_FILE_BYTES_MAX as u64 + 1;
+    let bound = POLICY_FILE_BYTES_MAX.get() as u64 + 1;
     file.take(bound)
         .read_to_end(&mut bytes)
         .map_err(|source| unreadable(path, source))?;
-    if bytes.len() > POLICY_FILE_BYTES_MAX {
+    if bytes.len() > POLICY_FILE_BYTES_MAX.get() {
         let actual = usize::try_from(metadata.len())
             .unwrap_or(usize::MAX)
             .max(bytes.len());
@@ -127,7 +127,7 @@ fn read_file(path: &Path, name: &str) -> Result<(String, Stamp), PolicyError> {
             file: name.to_owned(),
             what,
             actual,
-            max: POLICY_FILE_BYTES_MAX,
+            max: POLICY_FILE_BYTES_MAX.get(),
         });
     }
     let text = String::from_utf8(bytes).map_err(|error| {

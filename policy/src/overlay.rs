@@ -163,10 +163,11 @@ impl Overlay {
 
     /// The bounds that types alone do not hold; for overlays that were read back from somewhere.
     pub fn check(&self) -> Result<(), PolicyError> {
-        if self.len() > OVERLAY_ENTRIES_MAX {
+        if self.len() > OVERLAY_ENTRIES_MAX.get() {
             let message = format!(
-                "{} changes; at most {OVERLAY_ENTRIES_MAX} are allowed",
-                self.len()
+                "{} changes; at most {} are allowed",
+                self.len(),
+                OVERLAY_ENTRIES_MAX.get()
             );
             return Err(PolicyError::Overlay(message));
         }

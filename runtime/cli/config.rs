@@ -23,8 +23,8 @@ enum Verb {
 /// Show every setting of the daemon, as it would be in force
 ///
 /// The configuration file is config.toml in the state directory; above it stands the environment, and above that the
-/// command line (--set KEY=VALUE). With -o json, the variable of each key and whether SIGHUP is enough for a new value are
-/// told, too. A configuration that cannot be used is an error here, too.
+/// command line (--set KEY=VALUE). With -o json, the variable of each key, its default, what values it takes and whether
+/// SIGHUP is enough for a new one are told, too. A configuration that cannot be used is an error here, too.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd config show\n  effectd config show --origin\n  \
@@ -66,6 +66,7 @@ impl ConfigCommand {
             let variable = key.map(Key::variable).unwrap_or_default();
             let mut value = json!({
                 "key": name, "value": text, "about": about, "variable": variable, "takes_effect": takes,
+                "takes": key.map(Key::expected), "default": key.map(Key::default),
             });
             let mut cells = vec![name, text];
             if show.origin {

@@ -343,7 +343,7 @@ fn again(store: &LocalStore, letter: &StoredLetter) -> Result<Option<NewEvent>, 
         return Ok(None);
     };
     let (times, _) = decisions::requeued(store, &decision.request.action_id)?;
-    Ok((times < REQUEUES_MAX)
+    Ok((times < REQUEUES_MAX.get())
         .then(|| event_again(decision, times + 1))
         .flatten())
 }

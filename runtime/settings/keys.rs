@@ -1,12 +1,15 @@
 //! Everything that can be set, as one table.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use effectd_actors::limits as pipeline;
 use effectd_bus::limits as store;
+use effectd_contracts::bound::Tunable;
 use effectd_gateway::limits as gateway;
 use effectd_sandbox::limits as sandbox;
 
+use super::bounds::bounds;
 use super::kinds::{BYTES, COUNT, FEW, Kind, MILLIS};
 use crate::config::{INDEX_CACHE_BYTES, JOURNAL_CACHE_BYTES, STOP_GRACE};
 
@@ -20,7 +23,7 @@ pub enum Takes {
 }
 
 /// One thing that can be set.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Key {
     /// Its name in the file and after `--set`.
     pub name: &'static str,
@@ -30,14 +33,59 @@ pub struct Key {
     pub limit: Option<&'static str>,
     /// When a changed value takes effect.
     pub takes: Takes,
-    pub(super) default: fn() -> String,
+    pub(super) default: Default,
     pub(super) kind: Kind,
+}
+
+/// What a key is unless somebody says something.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Default {
+    /// A constant.
+    Constant(fn() -> String),
+    /// A bound of one of the parts, which holds its own.
+    Bound(&'static dyn Tunable),
 }
 
 /// Keys whose variables are shorter than the rule has it: people type them.
 const SHORT: [(&str, &str); 2] = [("gateway.socket", "EFFECTD_SOCKET"), ("log.level", "EFFECTD_LOG")];
 
 impl Key {
+    fn of(bound: &'static dyn Tunable) -> Self {
+        let about = bound.about().trim();
+        // What it is; why it has its default is on the page of limits.
+        let short = about.find([':', ';', '.']).map_or(about, |end| &about[..end]);
+        let (min, max) = bound.range();
+        Self {
+            name: bound.key(),
+            about: short,
+            limit: None,
+            takes: Takes::Restart,
+            default: Default::Bound(bound),
+            kind: Kind::Number { min, max },
+        }
+    }
+
+    /// What it is unless somebody says something.
+    pub fn default(&self) -> String {
+        match self.default {
+            Default::Constant(written) => written(),
+            Default::Bound(bound) => bound.default().to_string(),
+        }
+    }
+
+    /// What values it takes, in words.
+    pub fn expected(&self) -> String {
+        self.kind.expected()
+    }
+
+    /// The bound that it sets, if it is one.
+    pub(super) fn bound(&self) -> Option<&'static dyn Tunable> {
+        match self.default {
+            Default::Constant(_) => None,
+            Default::Bound(bound) => Some(bound),
+        }
+    }
+
     /// Its name in the environment.
     pub fn variable(&self) -> String {
         let short = SHORT.iter().find(|(name, _)| *name == self.name);
@@ -74,7 +122,7 @@ macro_rules! key {
             about: $about,
             limit: Some(concat!(stringify!($module), "::", stringify!($limit))),
             takes: Takes::$takes,
-            default: || $module::$limit.written(),
+            default: Default::Constant(|| $module::$limit.written()),
             kind: $kind,
         }
     };
@@ -84,7 +132,7 @@ macro_rules! key {
             about: $about,
             limit: None,
             takes: Takes::$takes,
-            default: || $default.written(),
+            default: Default::Constant(|| $default.written()),
             kind: $kind,
         }
     };
@@ -112,9 +160,17 @@ const WATTS: Kind = Kind::Decimal {
     max: 1_000.0,
 };
 
-/// Everything that can be set, section by section.
+/// Everything that can be set, in the order of the names.
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let mut keys: Vec<Key> = bounds().map(Key::of).collect();
+    keys.extend_from_slice(TABLE);
+    keys.sort_by_key(|key| key.name);
+    keys
+});
+
+/// What can be set and is no bound, section by section.
 #[rustfmt::skip]
-pub const KEYS: &[Key] = &[
+const TABLE: &[Key] = &[
     key!("control.admission_wait_ms_max" = pipeline::ADMISSION_WAIT_MAX, MILLIS, Restart, "how long a caller waits for a place before it is told `overloaded`"),
     key!("control.breaker_calls_min" = pipeline::BREAKER_CALLS_MIN, COUNT, Restart, "calls before their share of failures means anything to a breaker"),
     key!("control.breaker_cool_down_ms" = pipeline::BREAKER_COOL_DOWN, MILLIS, Restart, "how long a breaker stays open the first time"),
@@ -222,9 +278,13 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_and_their_defaults_are_permitted() {
-        assert!(KEYS.is_sorted_by_key(|key| key.name), "keep the table in order");
-        for key in KEYS {
-            let default = (key.default)();
+        assert!(TABLE.is_sorted_by_key(|key| key.name), "keep the table in order");
+        assert!(
+            KEYS.windows(2).all(|pair| pair[0].name != pair[1].name),
+            "a name is taken once"
+        );
+        for key in KEYS.iter() {
+            let default = key.default();
             assert_eq!(key.kind.check(&default), Ok(()), "{}: {default}", key.name);
         }
     }

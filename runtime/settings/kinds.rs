@@ -59,7 +59,7 @@ impl Kind {
         if fits { Ok(()) } else { Err(self.expected()) }
     }
 
-    fn expected(self) -> String {
+    pub(super) fn expected(self) -> String {
         match self {
             Kind::Text => "a text".to_owned(),
             Kind::Word(words) => format!("one of {}", words.join(", ")),

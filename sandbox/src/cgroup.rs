@@ -335,7 +335,7 @@ impl Slot {
         let Some(group) = self.group.take() else { return };
         let anew = group.reusable && group.peak.write_at(b"0", 0).is_ok();
         let mut idle = self.owner.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if anew && idle.len() < CGROUPS_IDLE_MAX {
+        if anew && idle.len() < CGROUPS_IDLE_MAX.get() {
             idle.push(group);
         } else {
             drop(idle);

@@ -134,7 +134,7 @@ impl Zygote {
             return Err(SandboxError::Refused("the profile is too large".to_owned()));
         }
         socket::send(self.control.as_fd(), &order, &[]).map_err(|_| not_ours())?;
-        if !readable_within(&self.control, BOOT_TIME_MAX).map_err(failed)? {
+        if !readable_within(&self.control, BOOT_TIME_MAX.get()).map_err(failed)? {
             return Err(not_ours());
         }
         let mut bytes = vec![0; CONTROL_BYTES_MAX];
@@ -151,8 +151,8 @@ impl Zygote {
     fn serve(&mut self, pool: &Pool) -> Result<u64, SandboxError> {
         let mut count = 0;
         loop {
-            let readable =
-                readable_within(&self.control, READY_DECAY).map_err(SandboxError::io("control socket"))?;
+            let readable = readable_within(&self.control, READY_DECAY.get())
+                .map_err(SandboxError::io("control socket"))?;
             if !readable {
                 pool.decay();
                 continue;
@@ -193,7 +193,7 @@ impl Zygote {
         let _gone = self.guard.kill();
         if let Some(handle) = &self.handle {
             let _gone = process::kill(handle.as_fd());
-            let _late = readable_within(handle, REAP_TIME_MAX);
+            let _late = readable_within(handle, REAP_TIME_MAX.get());
         }
         let _gone = self.guard.wait();
     }
@@ -207,7 +207,7 @@ fn confirm(
     status: OwnedFd,
 ) -> Result<Option<Ready>, SandboxError> {
     let failed = SandboxError::io("hearing from a child");
-    if !readable_within(&channel, CHILD_SETUP_TIME_MAX).map_err(failed)? {
+    if !readable_within(&channel, CHILD_SETUP_TIME_MAX.get()).map_err(failed)? {
         let _gone = process::kill(pidfd.as_fd());
         return Ok(None);
     }

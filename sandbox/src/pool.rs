@@ -147,7 +147,7 @@ impl Pool {
             self.wanted.notify_one();
             receiver
         };
-        match tokio::time::timeout(CHILD_WAIT_MAX, receiver).await {
+        match tokio::time::timeout(CHILD_WAIT_MAX.get(), receiver).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(_)) => Err(SandboxError::Closed),
             Err(_) => Err(SandboxError::Busy("no child became ready in time")),
@@ -262,7 +262,8 @@ impl Pool {
     /// Lets go of half of the children after a time without calls.
     pub(crate) fn decay(&self) {
         let mut state = self.lock();
-        if state.last_used.elapsed() >= crate::limits::READY_DECAY && state.target > self.size.ready_min {
+        if state.last_used.elapsed() >= crate::limits::READY_DECAY.get() && state.target > self.size.ready_min
+        {
             state.target = (state.target / 2).max(self.size.ready_min);
             let surplus = state.ready.len().saturating_sub(state.target);
             state.ready.drain(..surplus);

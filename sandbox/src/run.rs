@@ -128,7 +128,7 @@ async fn contained(pool: &Pool, listener: &Watched<'_>) {
             }
         }
     };
-    if tokio::time::timeout(REAP_TIME_MAX, hung_up).await.is_err() {
+    if tokio::time::timeout(REAP_TIME_MAX.get(), hung_up).await.is_err() {
         pool.give_up_zygote();
     }
 }
@@ -242,7 +242,7 @@ async fn refusals(profile: &Profile, listener: &Watched<'_>, denials: &mut Denia
         denials.count(code, &what, DenialSource::Kernel);
         total += 1;
         match profile.on_denied {
-            OnDenied::Errno if total < DENIALS_MAX => {
+            OnDenied::Errno if total < DENIALS_MAX.get() => {
                 seccomp::refuse_with(listener.get_ref().as_fd(), refused, libc::EPERM);
             }
             OnDenied::Errno | OnDenied::Kill => return Cause::Denied { code, what },

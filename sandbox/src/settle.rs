@@ -121,7 +121,8 @@ fn usage(ended: Ended, peak_bytes: Option<u64>, wall: std::time::Duration) -> Us
 async fn reaped(pool: &Pool, child: &Ready) -> Option<Ended> {
     let status = watched(&child.status, Interest::READABLE).ok()?;
     let mut report = Vec::with_capacity(ENDED_BYTES);
-    let waited = tokio::time::timeout(REAP_TIME_MAX, read_up_to(&status, &mut report, ENDED_BYTES)).await;
+    let waited =
+        tokio::time::timeout(REAP_TIME_MAX.get(), read_up_to(&status, &mut report, ENDED_BYTES)).await;
     if waited.is_err() {
         pool.give_up_zygote();
     }

@@ -236,3 +236,40 @@ fn what_is_kept_for_an_undo_lies_sealed() {
         canary
     );
 }
+
+/// A bound is set for the whole program: also for the sandbox's children, which are processes of their own.
+#[test]
+fn a_bound_that_is_set_holds_in_the_sandbox_too() {
+    let place = ready(Who::Myself);
+    let text = "x".repeat(10_000);
+    done(
+        &place,
+        &[
+            "files.write_text",
+            "path=workspace/long.txt",
+            &format!("text={text}"),
+        ],
+    );
+    let read = |more: &[&str]| {
+        let arguments = [&["files.read_text", "path=workspace/long.txt"], more].concat();
+        done(&place, &arguments)["result"].clone()
+    };
+    assert_eq!(read(&[])["bytes"], 10_000);
+    let bounded = read(&["--set", "tools.read_bytes_max=4096"]);
+    assert_eq!(
+        (&bounded["bytes"], &bounded["next_byte"]),
+        (&4_096.into(), &4_096.into())
+    );
+    let refused = attempt(
+        &place,
+        &["files.read_text", "path=a", "--set", "tools.read_bytes_max=1"],
+    );
+    assert_eq!(refused.code(), 2);
+    assert!(
+        refused
+            .stderr()
+            .contains("`tools.read_bytes_max` is \"1\"; it must be a number from 4096 to 524288"),
+        "{}",
+        refused.stderr()
+    );
+}

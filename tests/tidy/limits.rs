@@ -1,4 +1,4 @@
-//! `docs/limits.md` says what every `limits.rs` says, and nothing else: name, value, and why that number.
+//! `docs/limits.md` says what every `limits.rs` says, and nothing else: name, value, who may change it, and why that number.
 //!
 //! The constants are the truth. The tables are made from them, and `EFFECTD_BLESS=1` writes them into the page.
 
@@ -16,14 +16,19 @@ const END: &str = "<!-- end -->";
 /// What writes the tables anew.
 const BLESS: &str = "EFFECTD_BLESS=1 cargo test --test tidy";
 
-/// One `pub const`.
+/// One `pub const`, or one line of `bounds!`.
 #[derive(Debug, Clone, PartialEq)]
 struct Limit {
     name: String,
     kind: String,
     value: String,
     why: String,
+    /// The key of the configuration that a bound names itself.
+    key: Option<String>,
 }
+
+/// How the comment of a limit that nobody can set says why.
+const FIXED: &str = "Fixed: ";
 
 /// What a value comes to, in the unit it is written in.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,6 +43,8 @@ fn limits(source: &str) -> Vec<Limit> {
     let mut why = String::new();
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
+        let bound = line.starts_with("    ");
+        let line = line.trim_start();
         if let Some(doc) = line.strip_prefix("/// ") {
             why = if why.is_empty() {
                 doc.to_owned()
@@ -51,11 +58,25 @@ fn limits(source: &str) -> Vec<Limit> {
                 whole = format!("{whole} {}", more.trim());
             }
             found.push(limit(&whole, std::mem::take(&mut why)));
+        } else if bound && line.ends_with(';') {
+            found.push(bound_limit(line, std::mem::take(&mut why)));
         } else {
             why.clear();
         }
     }
     found
+}
+
+/// `NAME: kind = default, "key", least ..= most;`
+fn bound_limit(line: &str, why: String) -> Limit {
+    let parts: Vec<_> = line.trim_end_matches(';').split(", ").collect();
+    let [constant, key, _range] = parts.as_slice() else {
+        panic!("{line}: a bound is `NAME: kind = default, \"key\", least ..= most;`");
+    };
+    Limit {
+        key: Some(key.trim_matches('"').to_owned()),
+        ..limit(constant, why)
+    }
 }
 
 fn limit(constant: &str, why: String) -> Limit {
@@ -71,6 +92,7 @@ fn limit(constant: &str, why: String) -> Limit {
         kind: kind.trim().to_owned(),
         value: value.trim().to_owned(),
         why,
+        key: None,
     }
 }
 
@@ -99,7 +121,15 @@ fn amount(value: &str, known: &BTreeMap<String, Limit>) -> Option<Amount> {
 }
 
 /// The amount as a person says it; the unit comes from the name.
-fn reading(name: &str, amount: Amount) -> String {
+fn reading(limit: &Limit, amount: Amount) -> String {
+    match amount {
+        // A bound of a time is written in milliseconds.
+        Amount::Number(millis) if limit.kind == "Duration" => time(millis),
+        Amount::Number(_) | Amount::Millis(_) => named_reading(&limit.name, amount),
+    }
+}
+
+fn named_reading(name: &str, amount: Amount) -> String {
     let words: Vec<_> = name.split('_').collect();
     let has = |unit: &str| words.contains(&unit);
     match amount {
@@ -201,10 +231,17 @@ fn set_by(file: &str, limit: &Limit) -> String {
     let key = effectd::settings::KEYS
         .iter()
         .find(|key| key.limit == Some(path.as_str()));
-    match key {
-        Some(key) => format!("`{}`", key.name),
-        None if limit.why.contains("unless the policy says otherwise") => "the policy".to_owned(),
-        None => "fixed".to_owned(),
+    match (key, &limit.key, limit.why.split_once(FIXED)) {
+        (Some(key), ..) => format!("`{}`", key.name),
+        (None, Some(key), _) => format!("`{key}`"),
+        (None, None, Some((_, why))) => format!("fixed: {}", why.trim_end_matches('.')),
+        (None, None, None) if limit.why.contains("unless the policy says otherwise") => {
+            "the policy".to_owned()
+        }
+        (None, None, None) => panic!(
+            "{file}: {}: make it a bound, or say `{FIXED}` and why",
+            limit.name
+        ),
     }
 }
 
@@ -229,6 +266,19 @@ fn every_key_of_a_limit_names_one_that_is_there() {
         .map(str::to_owned)
         .collect();
     crate::tree::none(&findings, "Keys whose default is no limit of the page:");
+    let bounds: Vec<_> = effectd::settings::bounds().map(|bound| bound.key()).collect();
+    let mut page: Vec<_> = all()
+        .iter()
+        .flat_map(|(_, limits)| limits.clone())
+        .filter_map(|limit| limit.key)
+        .collect();
+    assert_eq!(
+        page.len(),
+        bounds.len(),
+        "every bound is in the configuration, and every one is on the page"
+    );
+    page.retain(|key| !bounds.contains(&key.as_str()));
+    crate::tree::none(&page, "Bounds that the configuration does not know:");
 }
 
 fn table(file: &str, limits: &[Limit], known: &BTreeMap<String, Limit>) -> String {
@@ -242,13 +292,13 @@ fn table(file: &str, limits: &[Limit], known: &BTreeMap<String, Limit>) -> Strin
                 limit.name, limit.value
             )
         });
-        let read = reading(&limit.name, amount);
+        let read = reading(limit, amount);
         out.push_str(&format!(
             "| `{}` | `{}` | {read} | {} | {} |\n",
             limit.name,
             limit.value,
             set_by(file, limit),
-            limit.why
+            limit.why.split(FIXED).next().unwrap_or_default().trim_end()
         ));
     }
     out.push_str(END);
@@ -327,13 +377,19 @@ fn values_are_read_as_the_compiler_reads_them() {
     let source = "/// Why this\n/// number.\npub const TIMEOUT_MS_MAX: u64 = 600_000;\n\
         /// As in [`TIMEOUT_MS_MAX`].\npub const CALL_TIME_MAX: Duration =\n    Duration::from_millis(a::TIMEOUT_MS_MAX);\n";
     let found = limits(source);
+    let bound = limits("    /// Why.\n    WAIT_MAX: Duration = 5_000, \"door.wait_ms_max\", 1 ..= 60_000;\n");
+    assert_eq!(bound[0].key.as_deref(), Some("door.wait_ms_max"));
+    assert_eq!(
+        reading(&bound[0], amount(&bound[0].value, &BTreeMap::new()).unwrap()),
+        "5 s"
+    );
     assert_eq!(found[0].why, "Why this number.");
     assert_eq!(found[1].why, "As in `TIMEOUT_MS_MAX`.");
     let known: BTreeMap<_, _> = found
         .iter()
         .map(|limit| (limit.name.clone(), limit.clone()))
         .collect();
-    let read = |name: &str, value: &str| reading(name, amount(value, &known).unwrap());
+    let read = |name: &str, value: &str| named_reading(name, amount(value, &known).unwrap());
     assert_eq!(read("CALL_TIME_MAX", &found[1].value), "10 min");
     assert_eq!(read("REQUEST_BYTES_MAX", "4 * 1_048_576"), "4 MiB");
     assert_eq!(read("CHUNK_BYTES_MAX", "24_576"), "24 KiB");

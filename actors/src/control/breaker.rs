@@ -326,7 +326,7 @@ impl Breaker {
                 *in_flight += 1;
                 Verdict::Pass(self.generation)
             }
-            State::Trying { .. } => Verdict::Refused(Some(limits::BREAKER_TRY_AGAIN)),
+            State::Trying { .. } => Verdict::Refused(Some(limits::BREAKER_TRY_AGAIN.get())),
         }
     }
 

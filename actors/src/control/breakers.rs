@@ -179,7 +179,7 @@ impl Breakers {
     /// Whether there is, or can be, a breaker of this key. Keys come from outside: there are only so many, and closed ones
     /// make room. The breakers of tools always have room.
     fn make(&self, all: &mut HashMap<String, Breaker>, key: &str) -> bool {
-        if all.len() < BREAKERS_MAX || all.contains_key(key) || self.is_tool(key) {
+        if all.len() < BREAKERS_MAX.get() || all.contains_key(key) || self.is_tool(key) {
             return true;
         }
         let now = self.0.clock.monotonic();
@@ -379,8 +379,8 @@ fn refusal(key: &str, left: Option<Duration>) -> Failure {
 /// All that the Store holds.
 fn stored(store: &dyn Store) -> Result<Vec<Entry>, StoreError> {
     let (family, mut all, mut after) = (family()?, Vec::new(), None::<String>);
-    while all.len() < BREAKERS_MAX {
-        let page = store.entries(&family, "", after.as_deref(), BREAKERS_MAX)?;
+    while all.len() < BREAKERS_MAX.get() {
+        let page = store.entries(&family, "", after.as_deref(), BREAKERS_MAX.get())?;
         all.extend(page.entries);
         match page.after {
             Some(next) => after = Some(next),
@@ -544,10 +544,10 @@ mod tests {
         let place = new_place();
         place.fail("bad");
         place.fail("bad");
-        for n in 0..2 * BREAKERS_MAX {
+        for n in 0..2 * BREAKERS_MAX.get() {
             drop(place.breakers.ask(&format!("key-{n}"), &tool()).unwrap());
         }
-        assert_eq!(place.breakers.list().len(), BREAKERS_MAX);
+        assert_eq!(place.breakers.list().len(), BREAKERS_MAX.get());
         assert_eq!(place.state("bad"), Some(Standing::Open));
     }
 

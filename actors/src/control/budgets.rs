@@ -110,7 +110,7 @@ impl Budgets {
         }
         let now = self.0.clock.now();
         let mut all = self.lock();
-        if all.len() >= BUDGETS_MAX && !all.contains_key(subject) {
+        if all.len() >= BUDGETS_MAX.get() && !all.contains_key(subject) {
             self.forget(&mut all, now);
         }
         let account = all

@@ -102,11 +102,11 @@ impl Rate {
     }
 
     fn check(&self, key: &str) -> Result<(), Throttled> {
-        if self.limiter.len() >= RATE_KEYS_MAX {
+        if self.limiter.len() >= RATE_KEYS_MAX.get() {
             self.limiter.retain_recent();
         }
         // When there are more at once than can be told apart, the rest share one rate.
-        let key = if self.limiter.len() >= RATE_KEYS_MAX {
+        let key = if self.limiter.len() >= RATE_KEYS_MAX.get() {
             ""
         } else {
             key
@@ -259,11 +259,11 @@ mod tests {
             subject: two(),
             ..Rules::default()
         });
-        for n in 0..RATE_KEYS_MAX + 100 {
+        for n in 0..RATE_KEYS_MAX.get() + 100 {
             // Those beyond the bound share one rate, so some of them are refused.
             let _ = subjects.count(&request(&format!("agent://{n}"), "t.x"), &alice);
         }
-        assert!(subjects.len() <= RATE_KEYS_MAX + 1, "{}", subjects.len());
+        assert!(subjects.len() <= RATE_KEYS_MAX.get() + 1, "{}", subjects.len());
         clock.advance(Duration::from_secs(60));
         subjects.sweep();
         assert!(subjects.is_empty());

@@ -26,7 +26,7 @@ pub struct Sessions {
 
 impl std::fmt::Debug for Sessions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sessions({} within {SESSION_WINDOW:?})", self.most)
+        write!(f, "Sessions({} within {:?})", self.most, SESSION_WINDOW.get())
     }
 }
 
@@ -64,8 +64,8 @@ fn left_of(window: &Window, now: Timestamp) -> Duration {
     let age: Duration = now
         .duration_since(window.start)
         .try_into()
-        .unwrap_or(SESSION_WINDOW);
-    SESSION_WINDOW.saturating_sub(age)
+        .unwrap_or(SESSION_WINDOW.get());
+    SESSION_WINDOW.get().saturating_sub(age)
 }
 
 impl Sessions {
@@ -82,7 +82,7 @@ impl Sessions {
     /// Counts one action of this session.
     pub async fn count(&self, session: &str) -> Result<(), Throttled> {
         let key = key(session);
-        for _ in 0..SESSION_TRIES {
+        for _ in 0..SESSION_TRIES.get() {
             match self.try_count(&key).await {
                 Ok(answer) => return answer,
                 // Somebody else counted at the same time.

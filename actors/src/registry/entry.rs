@@ -133,14 +133,14 @@ fn violations(validator: &Validator, document: &Value) -> Vec<String> {
     let mut errors = validator.iter_errors(document);
     let mut places: Vec<_> = errors
         .by_ref()
-        .take(VIOLATIONS_MAX)
+        .take(VIOLATIONS_MAX.get())
         .map(|error| {
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { "/" } else { &place };
             format!("{place}: {}", error.masked())
         })
         .collect();
-    let more = errors.take(VIOLATIONS_MAX).count();
+    let more = errors.take(VIOLATIONS_MAX.get()).count();
     if more > 0 {
         places.push(format!("and {more} more"));
     }

@@ -104,7 +104,7 @@ impl Tool for AppendText {
         if before == &before::now(workspace, &path)? {
             return Ok(ProbeVerdict::NotDone);
         }
-        let Ok(now) = workspace.read(&path, TEXT_FILE_BYTES_MAX) else {
+        let Ok(now) = workspace.read(&path, TEXT_FILE_BYTES_MAX.get()) else {
             return Ok(ProbeVerdict::CannotSay);
         };
         let was = now.bytes.strip_suffix(text.as_bytes());
@@ -124,12 +124,15 @@ impl Tool for AppendText {
 fn longer(workspace: &Workspace<'_>, path: &SpacePath, text: &str) -> Result<String, FileProblem> {
     let mut whole = match workspace.stat(path)? {
         None => String::new(),
-        Some(_) => workspace.read(path, TEXT_FILE_BYTES_MAX)?.text()?.to_owned(),
+        Some(_) => workspace
+            .read(path, TEXT_FILE_BYTES_MAX.get())?
+            .text()?
+            .to_owned(),
     };
     whole.push_str(text);
-    if whole.len() as u64 > TEXT_FILE_BYTES_MAX {
+    if whole.len() as u64 > TEXT_FILE_BYTES_MAX.get() {
         return Err(FileProblem::TooLarge {
-            bytes_max: TEXT_FILE_BYTES_MAX,
+            bytes_max: TEXT_FILE_BYTES_MAX.get(),
         });
     }
     Ok(whole)
@@ -154,7 +157,7 @@ mod tests {
     #[test]
     fn a_file_that_would_be_too_large_stays_as_it_is() {
         let place = Place::new();
-        let size = usize::try_from(TEXT_FILE_BYTES_MAX).unwrap();
+        let size = usize::try_from(TEXT_FILE_BYTES_MAX.get()).unwrap();
         place.put("x", "a".repeat(size - 1).as_bytes());
         let failure = place
             .run(&AppendText, json!({ "path": "workspace/x", "text": "bb" }))

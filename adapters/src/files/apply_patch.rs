@@ -148,7 +148,7 @@ fn stands(workspace: &Workspace<'_>, call: &ToolCall, file: &FilePatch) -> Resul
     if was == &now(workspace, &file.path)? {
         return Ok(Stands::Before);
     }
-    let Ok(content) = workspace.read(&file.path, TEXT_FILE_BYTES_MAX) else {
+    let Ok(content) = workspace.read(&file.path, TEXT_FILE_BYTES_MAX.get()) else {
         return Ok(Stands::Unknown);
     };
     let taken_back = content
@@ -169,15 +169,15 @@ fn patched(workspace: &Workspace<'_>, file: &FilePatch) -> Result<(Option<Vec<u8
         workspace.may_place(&file.path, Existing::Keep)?;
         None
     } else {
-        Some(workspace.read(&file.path, TEXT_FILE_BYTES_MAX)?)
+        Some(workspace.read(&file.path, TEXT_FILE_BYTES_MAX.get())?)
     };
     let text = old.as_ref().map_or(Ok(""), |old| old.text())?;
     let new = file.apply(text).map_err(|problem| {
         let message = format!("{}: {problem}; nothing was changed", file.path);
         Failure::new(Code::StateChanged, Phase::Dispatch, message)
     })?;
-    if new.len() as u64 > TEXT_FILE_BYTES_MAX {
-        let bytes_max = TEXT_FILE_BYTES_MAX;
+    if new.len() as u64 > TEXT_FILE_BYTES_MAX.get() {
+        let bytes_max = TEXT_FILE_BYTES_MAX.get();
         return Err(FileProblem::TooLarge { bytes_max }.into());
     }
     Ok((old.map(|old| old.bytes), new))

@@ -104,7 +104,7 @@ impl Tool for Copy {
         );
         let mark = call.trace_id.as_str();
         let (draft, bytes) =
-            workspace.draft_copy(&from, &to, COPY_BYTES_MAX, existing(&call.params), mark)?;
+            workspace.draft_copy(&from, &to, COPY_BYTES_MAX.get(), existing(&call.params), mark)?;
         draft.place()?;
         let on_disk = workspace.stat(&to)?.map(|stat| stat.bytes);
         let quality = if on_disk == Some(bytes) { 1.0 } else { 0.0 };
@@ -117,8 +117,8 @@ impl Tool for Copy {
             params::file(&call.params, "to_path")?,
         );
         let (_, stat) = workspace.open_file(&from)?;
-        if stat.bytes > COPY_BYTES_MAX {
-            let bytes_max = COPY_BYTES_MAX;
+        if stat.bytes > COPY_BYTES_MAX.get() {
+            let bytes_max = COPY_BYTES_MAX.get();
             return Err(FileProblem::TooLarge { bytes_max }.into());
         }
         workspace.may_place(&to, existing(&call.params))?;

@@ -122,7 +122,7 @@ impl Tool for EditText {
             params::text(&call.params, "find")?,
             params::text(&call.params, "replace")?,
         );
-        let Ok(content) = workspace.read(&path, TEXT_FILE_BYTES_MAX) else {
+        let Ok(content) = workspace.read(&path, TEXT_FILE_BYTES_MAX.get()) else {
             return Ok(ProbeVerdict::CannotSay);
         };
         let Ok(now) = content.text() else {
@@ -154,7 +154,7 @@ fn edited(
     path: &SpacePath,
     params: &Map<String, Value>,
 ) -> Result<(String, u64), Failure> {
-    let content = workspace.read(path, TEXT_FILE_BYTES_MAX)?;
+    let content = workspace.read(path, TEXT_FILE_BYTES_MAX.get())?;
     let expected = params::optional_text(params, "expected_sha256");
     if expected.is_some_and(|expected| content.digest().hex() != expected) {
         return Err(FileProblem::Changed.into());
@@ -173,9 +173,9 @@ fn edited(
         ));
     }
     let bytes = text.len() as u64 + (replace.len() as u64).saturating_sub(find.len() as u64) * found;
-    if bytes > TEXT_FILE_BYTES_MAX {
+    if bytes > TEXT_FILE_BYTES_MAX.get() {
         return Err(FileProblem::TooLarge {
-            bytes_max: TEXT_FILE_BYTES_MAX,
+            bytes_max: TEXT_FILE_BYTES_MAX.get(),
         }
         .into());
     }

@@ -92,8 +92,8 @@ impl Tool for List {
         if let Some(after) = params::optional_text(&call.params, "after") {
             all.retain(|(path, _)| path.as_str() > after);
         }
-        let more = all.len() > LIST_ENTRIES_MAX;
-        all.truncate(LIST_ENTRIES_MAX);
+        let more = all.len() > LIST_ENTRIES_MAX.get();
+        all.truncate(LIST_ENTRIES_MAX.get());
         let entries: Vec<_> = all
             .iter()
             .map(|(path, stat)| json!({ "path": path, "kind": stat.kind.as_str(), "bytes": stat.bytes }))
@@ -164,13 +164,13 @@ mod tests {
     #[test]
     fn a_long_listing_comes_in_pages_without_gaps() {
         let place = Place::new();
-        for number in 0..LIST_ENTRIES_MAX + 7 {
+        for number in 0..LIST_ENTRIES_MAX.get() + 7 {
             place.put(&format!("f{number:05}"), b"");
         }
         let first = place.run(&List, json!({ "path": "workspace" })).unwrap();
         assert_eq!(
             (paths(&first).len(), &first.result["complete"]),
-            (LIST_ENTRIES_MAX, &json!(false))
+            (LIST_ENTRIES_MAX.get(), &json!(false))
         );
         let after = first.result["next_after"].as_str().unwrap();
         let second = place

@@ -74,7 +74,9 @@ impl fmt::Display for PatchProblem {
             Self::Unsupported(what) => write!(f, "a patch here does not {what}"),
             Self::TooMany => write!(
                 f,
-                "a patch has at most {PATCH_FILES_MAX} files and {PATCH_HUNKS_MAX} hunks"
+                "a patch has at most {} files and {} hunks",
+                PATCH_FILES_MAX.get(),
+                PATCH_HUNKS_MAX.get()
             ),
             Self::Empty => f.write_str("the patch changes nothing"),
             Self::Twice => f.write_str("the patch names a file twice"),
@@ -108,10 +110,10 @@ impl Patch {
             lines: text.split_inclusive('\n').enumerate().peekable(),
         };
         let mut files: Vec<FilePatch> = Vec::new();
-        let mut hunks_left = PATCH_HUNKS_MAX;
+        let mut hunks_left = PATCH_HUNKS_MAX.get();
         while let Some((number, line)) = lines.next() {
             if let Some(old) = line.strip_prefix("--- ") {
-                if files.len() >= PATCH_FILES_MAX {
+                if files.len() >= PATCH_FILES_MAX.get() {
                     return Err(PatchProblem::TooMany);
                 }
                 let file = read_file(number, old, &mut lines, &mut hunks_left)?;

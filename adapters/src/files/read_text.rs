@@ -30,7 +30,7 @@ impl Tool for ReadText {
                     "path": params::path_schema(),
                     "space_id": params::space_schema(),
                     "from_byte": { "type": "integer", "minimum": 0, "x-public": true },
-                    "max_bytes": { "type": "integer", "minimum": 1, "maximum": READ_BYTES_MAX, "x-public": true },
+                    "max_bytes": { "type": "integer", "minimum": 1, "maximum": READ_BYTES_MAX.get(), "x-public": true },
                 },
                 "additionalProperties": false,
             },
@@ -66,8 +66,8 @@ impl Tool for ReadText {
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         let path = params::file(&call.params, "path")?;
         let from = params::number(&call.params, "from_byte").unwrap_or(0);
-        let most = params::number(&call.params, "max_bytes").unwrap_or(READ_BYTES_MAX);
-        let content = workspace.read_piece(&path, from, most.min(READ_BYTES_MAX))?;
+        let most = params::number(&call.params, "max_bytes").unwrap_or(READ_BYTES_MAX.get());
+        let content = workspace.read_piece(&path, from, most.min(READ_BYTES_MAX.get()))?;
         let (file_bytes, read) = (content.stat.bytes, content.bytes.len() as u64);
         let text = whole_characters(&content.bytes, from + read < file_bytes)?;
         let (bytes, end) = (text.len() as u64, from + text.len() as u64);

@@ -30,10 +30,10 @@ impl Tool for Search {
                 "required": ["path", "space_id"],
                 "properties": {
                     "path": params::path_schema(),
-                    "glob": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX, "x-public": true },
-                    "text": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX },
+                    "glob": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX.get(), "x-public": true },
+                    "text": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX.get() },
                     "ignore_case": { "type": "boolean", "x-public": true },
-                    "max_hits": { "type": "integer", "minimum": 1, "maximum": SEARCH_HITS_MAX, "x-public": true },
+                    "max_hits": { "type": "integer", "minimum": 1, "maximum": SEARCH_HITS_MAX.get(), "x-public": true },
                     "space_id": params::space_schema(),
                 },
                 "anyOf": [{ "required": ["glob"] }, { "required": ["text"] }],
@@ -99,7 +99,7 @@ impl Tool for Search {
                 found.add(&wanted, json!({ "path": name }));
                 continue;
             };
-            let content = workspace.read(&entry.path, SEARCH_FILE_BYTES_MAX);
+            let content = workspace.read(&entry.path, SEARCH_FILE_BYTES_MAX.get());
             match content.as_ref().map(|content| content.text()) {
                 Ok(Ok(content)) => {
                     found.searched += 1;
@@ -149,7 +149,9 @@ impl<'p> Wanted<'p> {
             glob: params::optional_text(params, "glob"),
             text,
             ignore_case,
-            hits_max: hits_max.unwrap_or(SEARCH_HITS_MAX).min(SEARCH_HITS_MAX),
+            hits_max: hits_max
+                .unwrap_or(SEARCH_HITS_MAX.get())
+                .min(SEARCH_HITS_MAX.get()),
         }
     }
 }
@@ -193,7 +195,7 @@ fn folded(text: &str, ignore_case: bool) -> String {
 }
 
 fn beginning(line: &str) -> &str {
-    let end = (0..=SEARCH_LINE_BYTES_MAX.min(line.len()))
+    let end = (0..=SEARCH_LINE_BYTES_MAX.get().min(line.len()))
         .rev()
         .find(|at| line.is_char_boundary(*at));
     &line[..end.unwrap_or(0)]
@@ -234,13 +236,13 @@ mod tests {
     #[test]
     fn hits_are_bounded_and_it_says_so() {
         let place = Place::new();
-        place.put("x", "hit\n".repeat(SEARCH_HITS_MAX + 1).as_bytes());
+        place.put("x", "hit\n".repeat(SEARCH_HITS_MAX.get() + 1).as_bytes());
         let output = place
             .run(&Search, json!({ "path": "workspace", "text": "hit" }))
             .unwrap();
         assert_eq!(
             (&output.result["count"], &output.result["complete"]),
-            (&json!(SEARCH_HITS_MAX), &json!(false))
+            (&json!(SEARCH_HITS_MAX.get()), &json!(false))
         );
         assert_eq!(output.quality, Some(0.5));
     }

@@ -70,7 +70,7 @@ impl Tool for Stat {
             "modified_s": stat.modified_s,
         });
         if stat.kind == FileKind::File
-            && let Ok(content) = workspace.read(&path, TEXT_FILE_BYTES_MAX)
+            && let Ok(content) = workspace.read(&path, TEXT_FILE_BYTES_MAX.get())
         {
             result["sha256"] = json!(content.digest().hex());
         }

@@ -133,7 +133,7 @@ fn tricks_of_spelling_are_refused_before_anything_is_touched() {
         "workspace/.effectd-x.draft".to_owned(),
         format!("workspace/{}", "n".repeat(NAME_BYTES_MAX + 1)),
         format!("workspace/{}", "n".repeat(PATH_BYTES_MAX)),
-        format!("workspace/{}x", "d/".repeat(PATH_DEPTH_MAX + 1)),
+        format!("workspace/{}x", "d/".repeat(PATH_DEPTH_MAX.get() + 1)),
     ];
     for (tool, params) in every_tool() {
         for name in path_params(&params) {

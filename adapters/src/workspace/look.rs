@@ -196,16 +196,16 @@ impl Workspace<'_> {
         }
         let (mut file, stat) = self.open_file(path)?;
         let too_large = FileProblem::TooLarge {
-            bytes_max: LOOK_BYTES_MAX,
+            bytes_max: LOOK_BYTES_MAX.get(),
         };
-        if stat.bytes > LOOK_BYTES_MAX {
+        if stat.bytes > LOOK_BYTES_MAX.get() {
             return Err(too_large);
         }
         let mut content = read_up_to(&mut file, keep_bytes_max + 1)?;
         let mut hasher = Sha256::new_with_prefix(&content);
         let mut bytes = content.len() as u64;
         let kept = bytes <= keep_bytes_max;
-        while bytes > keep_bytes_max && bytes <= LOOK_BYTES_MAX {
+        while bytes > keep_bytes_max && bytes <= LOOK_BYTES_MAX.get() {
             content = read_up_to(&mut file, PIECE_BYTES)?;
             if content.is_empty() {
                 break;
@@ -213,7 +213,7 @@ impl Workspace<'_> {
             hasher.update(&content);
             bytes += content.len() as u64;
         }
-        if bytes > LOOK_BYTES_MAX {
+        if bytes > LOOK_BYTES_MAX.get() {
             return Err(too_large);
         }
         let state = FileState {

@@ -49,7 +49,7 @@ impl Workspace<'_> {
             };
             let begun = walk.entries.len();
             for (name, stat) in names {
-                if walk.entries.len() >= WALK_ENTRIES_MAX {
+                if walk.entries.len() >= WALK_ENTRIES_MAX.get() {
                     walk.partial = true;
                     return Ok(walk);
                 }
@@ -61,7 +61,7 @@ impl Workspace<'_> {
                 .rev()
                 .filter(|e| e.stat.kind == FileKind::Folder);
             let folders: Vec<_> = folders.map(|entry| (entry.path.clone(), depth + 1)).collect();
-            if deep && depth + 1 < WALK_DEPTH_MAX {
+            if deep && depth + 1 < WALK_DEPTH_MAX.get() {
                 waiting.extend(folders);
             } else if deep && !folders.is_empty() {
                 walk.partial = true;
@@ -83,7 +83,7 @@ impl Workspace<'_> {
             if name == c"." || name == c".." {
                 continue;
             }
-            if read.len() > WALK_ENTRIES_MAX {
+            if read.len() > WALK_ENTRIES_MAX.get() {
                 walk.partial = true;
                 break;
             }

@@ -73,7 +73,7 @@ impl Desk<'_> {
         self.check_claim(&claim)?;
         let next = self.fold.end(topic);
         let known = self.fold.groups.get(&(topic.clone(), group.clone()));
-        if known.map_or(next >= crate::limits::GROUP_WINDOW_MAX, |group| {
+        if known.map_or(next >= crate::limits::GROUP_WINDOW_MAX.get(), |group| {
             group.beyond_window(next)
         }) {
             return Err(StoreError::Overloaded {
@@ -167,7 +167,7 @@ impl Desk<'_> {
     fn check_claim(&self, claim: &DraftClaim) -> Result<(), StoreError> {
         self.admit_new_work()?;
         self.check_epoch(&claim.intent)?;
-        if self.fold.claims().len() >= CLAIMS_OPEN_MAX {
+        if self.fold.claims().len() >= CLAIMS_OPEN_MAX.get() {
             return Err(StoreError::Overloaded {
                 what: "too many claims are open",
             });

@@ -81,11 +81,11 @@ impl Desk<'_> {
         let size = usize::try_from(self.fold.entries)
             .unwrap_or(usize::MAX)
             .saturating_add(created);
-        if created > 0 && size > FAMILY_ENTRIES_MAX {
+        if created > 0 && size > FAMILY_ENTRIES_MAX.get() {
             return Err(StoreError::TooLarge {
                 what: "number of entries",
                 size,
-                max: FAMILY_ENTRIES_MAX,
+                max: FAMILY_ENTRIES_MAX.get(),
             });
         }
         Ok(versions)

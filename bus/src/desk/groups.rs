@@ -91,11 +91,11 @@ impl Desk<'_> {
     /// Whether the group exists or may be made.
     pub(crate) fn check_group(&self, topic: &TopicName, group: &GroupName) -> Result<(), StoreError> {
         let known = self.fold.groups.contains_key(&(topic.clone(), group.clone()));
-        if !known && self.fold.groups.len() >= GROUPS_MAX {
+        if !known && self.fold.groups.len() >= GROUPS_MAX.get() {
             return Err(StoreError::TooLarge {
                 what: "number of groups",
-                size: GROUPS_MAX + 1,
-                max: GROUPS_MAX,
+                size: GROUPS_MAX.get() + 1,
+                max: GROUPS_MAX.get(),
             });
         }
         Ok(())

@@ -40,11 +40,11 @@ impl Desk<'_> {
 
     /// Whether the topic exists or may be made.
     pub(crate) fn check_topic(&self, topic: &TopicName) -> Result<(), StoreError> {
-        if !self.fold.topics.contains_key(topic) && self.fold.topics.len() >= TOPICS_MAX {
+        if !self.fold.topics.contains_key(topic) && self.fold.topics.len() >= TOPICS_MAX.get() {
             return Err(StoreError::TooLarge {
                 what: "number of topics",
-                size: TOPICS_MAX + 1,
-                max: TOPICS_MAX,
+                size: TOPICS_MAX.get() + 1,
+                max: TOPICS_MAX.get(),
             });
         }
         Ok(())

@@ -186,7 +186,7 @@ impl Out {
 
     fn gap(&mut self, first: u64, last: u64) {
         self.found.missing_blocks += last - first + 1;
-        if self.found.missing.len() < SALVAGE_GAPS_MAX {
+        if self.found.missing.len() < SALVAGE_GAPS_MAX.get() {
             self.found.missing.push((first, last));
         }
     }

@@ -224,7 +224,7 @@ impl SegmentJournal {
         let path = path(&self.directory, full.first);
         let file = Arc::new(File::open(&path).map_err(|error| read_failed(&path, full.first, &error))?);
         open.push_back((full.first, file.clone()));
-        if open.len() > SEGMENT_FILES_OPEN_MAX {
+        if open.len() > SEGMENT_FILES_OPEN_MAX.get() {
             open.pop_front();
         }
         Ok(file)

@@ -31,21 +31,25 @@ pub(super) fn bound(what: &'static str, size: usize, max: usize) -> Result<(), S
 }
 
 pub(super) fn check_ttl(ttl: Duration) -> Result<(), StoreError> {
-    if (LEASE_TTL_MIN..=LEASE_TTL_MAX).contains(&ttl) {
+    if (LEASE_TTL_MIN..=LEASE_TTL_MAX.get()).contains(&ttl) {
         return Ok(());
     }
     Err(StoreError::Invalid(format!(
-        "a lease lasts from {LEASE_TTL_MIN:?} to {LEASE_TTL_MAX:?}"
+        "a lease lasts from {LEASE_TTL_MIN:?} to {:?}",
+        LEASE_TTL_MAX.get()
     )))
 }
 
 pub(super) fn check_settlement(how: &Settlement) -> Result<(), StoreError> {
     let delay = |delay: &Duration| {
-        let fits = *delay <= DELAY_MAX;
+        let fits = *delay <= DELAY_MAX.get();
         if fits {
             Ok(())
         } else {
-            Err(StoreError::Invalid(format!("a delay is at most {DELAY_MAX:?}")))
+            Err(StoreError::Invalid(format!(
+                "a delay is at most {:?}",
+                DELAY_MAX.get()
+            )))
         }
     };
     match how {

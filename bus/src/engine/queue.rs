@@ -107,7 +107,8 @@ impl Queue {
         if state.closed {
             return Err(StoreError::Closed);
         }
-        if state.jobs.len() >= QUEUE_OPERATIONS_MAX || state.bytes.saturating_add(job.bytes) > QUEUE_BYTES_MAX
+        if state.jobs.len() >= QUEUE_OPERATIONS_MAX.get()
+            || state.bytes.saturating_add(job.bytes) > QUEUE_BYTES_MAX.get()
         {
             return Err(StoreError::Overloaded {
                 what: "the writer's queue is full",
@@ -151,7 +152,7 @@ impl Queue {
             match state.jobs.front() {
                 None => state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(first) => {
-                    let left = LINK_LINGER.saturating_sub(first.since.elapsed());
+                    let left = LINK_LINGER.get().saturating_sub(first.since.elapsed());
                     if left.is_zero() {
                         break;
                     }
@@ -197,7 +198,7 @@ fn drain(state: &mut State) -> Vec<Job> {
     let mut bytes = 0;
     while let Some(job) = state.jobs.front() {
         if !taken.is_empty()
-            && (bytes + job.bytes > BLOCK_BYTES_TARGET || taken.len() >= BLOCK_OPERATIONS_MAX)
+            && (bytes + job.bytes > BLOCK_BYTES_TARGET || taken.len() >= BLOCK_OPERATIONS_MAX.get())
         {
             break;
         }

@@ -40,11 +40,14 @@ impl Shared {
             end,
         };
         let mut bytes = 0;
-        while page.next < end && page.events.len() < max.min(PAGE_ITEMS_MAX) && bytes < PAGE_BYTES_MAX {
+        while page.next < end
+            && page.events.len() < max.min(PAGE_ITEMS_MAX.get())
+            && bytes < PAGE_BYTES_MAX.get()
+        {
             let (first, run) = event_run(&served, topic, page.next)?;
             let skip = usize::try_from(page.next - first).unwrap_or(usize::MAX);
             for span in run.spans.iter().skip(skip) {
-                if page.events.len() >= max.min(PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
+                if page.events.len() >= max.min(PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
                     break;
                 }
                 let event = self.event(&served, &run, *span)?;
@@ -294,7 +297,7 @@ impl Shared {
             let Some(letter) = next_of(&served, topic, at)? else {
                 return Ok(page);
             };
-            if page.letters.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
+            if page.letters.len() >= max.clamp(1, PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
                 page.next = Some(letter);
                 return Ok(page);
             }
@@ -344,7 +347,7 @@ impl Shared {
                     group.newest = letter;
                     *newest = found;
                 }
-                Entry::Vacant(_) if len >= LETTER_GROUPS_MAX => {}
+                Entry::Vacant(_) if len >= LETTER_GROUPS_MAX.get() => {}
                 Entry::Vacant(new) => {
                     let group = LetterGroup {
                         fingerprint: Fingerprint(found.fingerprint),
@@ -421,7 +424,7 @@ impl Shared {
         let mut page = EntryPage::default();
         let mut bytes = 0;
         while let Some((key, value)) = served.table.view(None).next(&from, &end)? {
-            if page.entries.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
+            if page.entries.len() >= max.clamp(1, PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
                 page.after = page.entries.last().map(|entry| entry.key.clone());
                 return Ok(page);
             }

@@ -124,14 +124,18 @@ impl Store for LocalStore {
 
     fn watch(&self, topic: &TopicName) -> Result<Watch, StoreError> {
         let mut signals = self.shared().signals();
-        bound("topics watched", signals.len(), crate::limits::TOPICS_MAX * 4)?;
+        bound(
+            "topics watched",
+            signals.len(),
+            crate::limits::TOPICS_MAX.get() * 4,
+        )?;
         Ok(Watch::new(signals.entry(topic.clone()).or_default().clone()))
     }
 
     fn lease(&self, topic: &TopicName, group: &GroupName, max: usize, ttl: Duration) -> Wait<Leased> {
         or_refuse(
             check_ttl(ttl)
-                .and_then(|()| bound("events in one lease", max, LEASE_EVENTS_MAX))
+                .and_then(|()| bound("events in one lease", max, LEASE_EVENTS_MAX.get()))
                 .map(|()| {
                     let (topic, group, shared) = (topic.clone(), group.clone(), self.shared().clone());
                     self.queue(0, false, move |desk| {
@@ -278,7 +282,7 @@ impl Store for LocalStore {
                 .fold
                 .claims()
                 .range(from..)
-                .take(max.min(PAGE_ITEMS_MAX))
+                .take(max.min(PAGE_ITEMS_MAX.get()))
                 .collect();
             let open: Vec<_> = open
                 .into_iter()
@@ -361,7 +365,7 @@ impl Store for LocalStore {
 
     fn purge(&self, letters: Vec<u64>) -> Wait<u64> {
         or_refuse(
-            bound("letters in one purge", letters.len(), PAGE_ITEMS_MAX)
+            bound("letters in one purge", letters.len(), PAGE_ITEMS_MAX.get())
                 .map(|()| self.submit(0, move |desk| desk.purge(&letters))),
         )
     }

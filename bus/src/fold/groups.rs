@@ -94,7 +94,7 @@ impl Group {
 
     /// Whether the group is so far ahead of its oldest unsettled event that it must not take this one yet.
     pub fn beyond_window(&self, offset: u64) -> bool {
-        offset >= self.committed.saturating_add(GROUP_WINDOW_MAX)
+        offset >= self.committed.saturating_add(GROUP_WINDOW_MAX.get())
     }
 
     /// Events that are due again, the oldest first.
@@ -238,8 +238,8 @@ mod tests {
         let mut group = Group::default();
         group.grant(0, 0, at(1));
         assert_eq!(
-            group.fresh(GROUP_WINDOW_MAX + 9, usize::MAX).len() as u64,
-            GROUP_WINDOW_MAX - 1
+            group.fresh(GROUP_WINDOW_MAX.get() + 9, usize::MAX).len() as u64,
+            GROUP_WINDOW_MAX.get() - 1
         );
     }
 }

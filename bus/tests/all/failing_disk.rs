@@ -216,7 +216,7 @@ fn a_full_queue_says_so_and_holds_what_it_took() {
     at_the_disk
         .recv_timeout(LONG)
         .expect("the writer comes to the disk");
-    let max = effectd_bus::limits::QUEUE_OPERATIONS_MAX;
+    let max = effectd_bus::limits::QUEUE_OPERATIONS_MAX.get();
     let taken: Vec<_> = (0..max)
         .map(|n| store.publish(&topic("t"), vec![event(&n.to_string())]))
         .collect();

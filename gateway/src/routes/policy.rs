@@ -102,7 +102,7 @@ pub(crate) async fn change(
 ) -> Result<Response, Problem> {
     operators_only(&peer)?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let change: PolicyChange = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
+    let change: PolicyChange = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
         .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?;
     tracing::info!(principal = %peer.principal, ?change, "the policy is to be changed");
     work(&desk, move |host| host.change_policy(change)).await

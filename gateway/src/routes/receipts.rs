@@ -99,7 +99,7 @@ impl ListQuery {
                 Some(OrderWord::Newest) => Order::NewestFirst,
             },
             cursor: self.after.map(Cursor),
-            limit: self.limit.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX),
+            limit: self.limit.unwrap_or(LIST_DEFAULT.get()).clamp(1, LIST_MAX.get()),
             ..ReceiptQuery::default()
         }
     }

@@ -133,8 +133,8 @@ impl Abac {
                 let policy = statement.parse()?;
                 let place = statement.location();
                 check_names(&policy, &place, tables)?;
-                if places.len() >= CEDAR_RULES_MAX {
-                    let message = format!("more than {CEDAR_RULES_MAX} rules");
+                if places.len() >= CEDAR_RULES_MAX.get() {
+                    let message = format!("more than {} rules", CEDAR_RULES_MAX.get());
                     return Err(PolicyError::invalid(place, message));
                 }
                 if let Some(other) = places.insert(policy.id().clone(), place.clone()) {

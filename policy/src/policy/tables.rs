@@ -80,27 +80,32 @@ pub(crate) fn check_sizes(source: &Source) -> Result<(), PolicyError> {
         })
     };
     let count = source.files().count();
-    if count > limits::POLICY_FILES_MAX {
+    if count > limits::POLICY_FILES_MAX.get() {
         return too_large(
             "the policy",
             "the number of files",
             count,
-            limits::POLICY_FILES_MAX,
+            limits::POLICY_FILES_MAX.get(),
         );
     }
     for file in source.files() {
-        if file.text.len() > limits::POLICY_FILE_BYTES_MAX {
+        if file.text.len() > limits::POLICY_FILE_BYTES_MAX.get() {
             return too_large(
                 &file.name,
                 "the size in bytes",
                 file.text.len(),
-                limits::POLICY_FILE_BYTES_MAX,
+                limits::POLICY_FILE_BYTES_MAX.get(),
             );
         }
     }
     let total: usize = source.files().map(|file| file.text.len()).sum();
-    if total > limits::POLICY_BYTES_MAX {
-        return too_large("the policy", "the size in bytes", total, limits::POLICY_BYTES_MAX);
+    if total > limits::POLICY_BYTES_MAX.get() {
+        return too_large(
+            "the policy",
+            "the size in bytes",
+            total,
+            limits::POLICY_BYTES_MAX.get(),
+        );
     }
     Ok(())
 }
@@ -215,13 +220,16 @@ fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyErro
         ("consents", document.consents.len()),
     ];
     for (name, count) in tables {
-        bounded(count, limits::TABLE_ENTRIES_MAX, name, || {
+        bounded(count, limits::TABLE_ENTRIES_MAX.get(), name, || {
             lines.at(&[Step::Name(name)])
         })?;
     }
-    bounded(document.examples.len(), limits::EXAMPLES_MAX, "examples", || {
-        lines.at(&[Step::Name("examples")])
-    })?;
+    bounded(
+        document.examples.len(),
+        limits::EXAMPLES_MAX.get(),
+        "examples",
+        || lines.at(&[Step::Name("examples")]),
+    )?;
     let lists = [
         ("safety", "words", &document.safety.words),
         ("safety", "patterns", &document.safety.patterns),
@@ -233,7 +241,7 @@ fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyErro
     ];
     for (table, name, list) in lists {
         let at = || lines.at(&[Step::Name(table), Step::Name(name)]);
-        bounded(list.len(), limits::LIST_ENTRIES_MAX, name, at)?;
+        bounded(list.len(), limits::LIST_ENTRIES_MAX.get(), name, at)?;
         check_names(list, at)?;
     }
     Ok(())
@@ -275,8 +283,8 @@ fn holders<'d>(
     for (name, role_names, caps) in rules {
         let at = |field: &str| lines.at(&[Step::Name(table), Step::Name(name), Step::Name(field)]);
         check_names(std::slice::from_ref(name), || at("roles"))?;
-        bounded(caps.len(), limits::LIST_ENTRIES_MAX, "caps", || at("caps"))?;
-        bounded(role_names.len(), limits::LIST_ENTRIES_MAX, "roles", || {
+        bounded(caps.len(), limits::LIST_ENTRIES_MAX.get(), "caps", || at("caps"))?;
+        bounded(role_names.len(), limits::LIST_ENTRIES_MAX.get(), "roles", || {
             at("roles")
         })?;
         check_names(caps, || at("caps"))?;
@@ -320,7 +328,7 @@ fn principals(
         let at = |field: &str| lines.at(&[Step::Name("principals"), Step::Name(name), Step::Name(field)]);
         check_names(std::slice::from_ref(name), || at("subjects"))?;
         for (field, list) in [("subjects", &rule.subjects), ("actors", &rule.actors)] {
-            bounded(list.len(), limits::LIST_ENTRIES_MAX, field, || at(field))?;
+            bounded(list.len(), limits::LIST_ENTRIES_MAX.get(), field, || at(field))?;
             check_names(list, || at(field))?;
         }
         for subject in rule

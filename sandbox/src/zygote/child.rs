@@ -220,7 +220,7 @@ extern "C" fn on_abort(_: libc::c_int) {
 /// filesystem down takes time, and the child's end would wait for it.
 pub(super) fn scratch(boot: &Boot) -> io::Result<OwnedFd> {
     let text = |number: u64| std::ffi::CString::new(number.to_string()).unwrap_or_default();
-    let (size, files) = (text(boot.ceilings.tmp_bytes), text(TMP_FILES_MAX));
+    let (size, files) = (text(boot.ceilings.tmp_bytes), text(TMP_FILES_MAX.get()));
     let options = [
         (c"size", Some(size.as_c_str())),
         (c"nr_inodes", Some(&files)),
