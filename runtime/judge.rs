@@ -42,6 +42,15 @@ pub fn change(change: PolicyChange) -> Change {
             purpose,
         },
         PolicyChange::SetOrgMode { org, tool, mode } => Change::SetOrgMode { org, tool, mode },
+        PolicyChange::SetAutomationMode {
+            automation,
+            tool,
+            mode,
+        } => Change::SetAutomationMode {
+            automation,
+            tool,
+            mode,
+        },
     }
 }
 

@@ -199,6 +199,16 @@ pub enum PolicyChange {
         #[schema(value_type = Option<String>)]
         mode: Option<Mode>,
     },
+    /// Sets an automation's mode of a tool; without a mode, what the files say holds again.
+    SetAutomationMode {
+        /// Which automation.
+        automation: String,
+        /// Which tool.
+        tool: String,
+        /// `allow`, `require_approval` or `deny`.
+        #[schema(value_type = Option<String>)]
+        mode: Option<Mode>,
+    },
 }
 
 /// Why a request is, or was, judged as it is.

@@ -92,14 +92,18 @@ enum Verb {
         --space shared:household --purpose tool:files.write_text"
     )]
     RevokeConsent(Consent),
-    /// Set an organisation's mode of a tool
+    /// Set an organisation's or an automation's mode of a tool
     #[command(
-        after_help = "Example:\n  effectd policy set-mode --org home --tool files.write_text require_approval"
+        after_help = "Examples:\n  effectd policy set-mode --org home --tool files.write_text require_approval\n  \
+        effectd policy set-mode --automation nightly --tool files.write_text allow"
     )]
     SetMode {
         /// The organisation, as the policy names it
-        #[arg(long, value_name = "NAME")]
-        org: String,
+        #[arg(long, value_name = "NAME", required_unless_present = "automation")]
+        org: Option<String>,
+        /// The automation; its mode is above that of the organisation
+        #[arg(long, value_name = "ID", conflicts_with = "org")]
+        automation: Option<String>,
         /// The tool
         #[arg(long, value_name = "ID")]
         tool: String,
@@ -173,9 +177,26 @@ impl PolicyCommand {
                     };
                     make(common, change, form).await
                 }
-                Verb::SetMode { org, tool, mode } => {
-                    let mode = mode.0;
-                    make(common, PolicyChange::SetOrgMode { org, tool, mode }, form).await
+                Verb::SetMode {
+                    org,
+                    automation,
+                    tool,
+                    mode: ModeWord(mode),
+                } => {
+                    let change = match automation {
+                        Some(automation) => PolicyChange::SetAutomationMode {
+                            automation,
+                            tool,
+                            mode,
+                        },
+                        // One of the two was given.
+                        None => PolicyChange::SetOrgMode {
+                            org: org.unwrap_or_default(),
+                            tool,
+                            mode,
+                        },
+                    };
+                    make(common, change, form).await
                 }
             };
             match done {

@@ -91,6 +91,23 @@ fn a_mode_can_be_set_and_given_back() {
     assert_eq!(set("sometimes").code(), 2);
     assert_eq!(set("files").code(), 0);
     place.run(&write_note("b", "workspace/x.txt", "x")).json(0);
+    let digest = || {
+        let checked = policy(&place, "check", &["-o", "json"]).json(0);
+        checked["digest"].as_str().unwrap().to_owned()
+    };
+    let before = digest();
+    let nightly = |mode: &str| {
+        let words = ["--automation", "nightly", "--tool", "files.write_text", mode];
+        policy(&place, "set-mode", &words).code()
+    };
+    assert_eq!(nightly("deny"), 0);
+    assert_ne!(digest(), before, "an automation's mode is part of the policy");
+    assert_eq!(nightly("files"), 0);
+    assert_eq!(digest(), before);
+    assert_eq!(
+        policy(&place, "set-mode", &["--tool", "files.write_text", "deny"]).code(),
+        2
+    );
 }
 
 #[test]
