@@ -110,6 +110,11 @@ impl Builder {
         self.bytes.len()
     }
 
+    /// What it holds so far; its header is not filled in yet.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Whether it holds nothing yet.
     pub fn is_empty(&self) -> bool {
         self.records == 0

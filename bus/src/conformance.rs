@@ -13,6 +13,7 @@ mod claims;
 mod families;
 mod groups;
 mod letters;
+mod log;
 mod receipts;
 mod sealing;
 mod topics;
@@ -82,6 +83,7 @@ pub fn cases() -> Vec<Case> {
         receipts::CASES,
         families::CASES,
         letters::CASES,
+        log::CASES,
         sealing::CASES,
     ]
     .concat()

@@ -9,6 +9,7 @@ mod epochs;
 mod families;
 mod groups;
 mod letters;
+mod notes;
 mod topics;
 
 pub(crate) use claims::{Admittance, DraftClaim, Verdict};
@@ -20,7 +21,7 @@ pub(crate) use topics::{DraftEvent, index_damaged};
 
 use std::collections::BTreeMap;
 
-use effectd_contracts::{ReceiptId, Timestamp};
+use effectd_contracts::{Digest, ReceiptId, Timestamp};
 
 use crate::block::Builder;
 use crate::codec::Place;
@@ -55,14 +56,19 @@ impl Desk<'_> {
     }
 
     /// Writes a record, and lets it take effect for the operations after this one.
-    pub(crate) fn emit(&mut self, mut record: Record) -> Result<(), StoreError> {
+    pub(crate) fn emit(&mut self, record: Record) -> Result<(), StoreError> {
+        self.emit_logged(record, None)
+    }
+
+    /// Writes a record that adds this to the log. Its hash was taken before, where nobody waits for the writer.
+    pub(crate) fn emit_logged(&mut self, mut record: Record, leaf: Option<Digest>) -> Result<(), StoreError> {
         let span = self.block.push(&mut record);
         let place = Place {
             seq: self.block.seq(),
             span,
         };
         self.fold
-            .apply(place, &record, self.when, &mut self.effects)
+            .apply(place, &record, leaf, self.when, &mut self.effects)
             .map_err(|error| {
                 // A record that we made ourselves and that does not follow is a bug; nothing of this block is kept.
                 StoreError::Damaged {

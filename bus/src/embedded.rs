@@ -33,10 +33,13 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::block::FORMAT;
 use crate::engine::{LocalStore, Medium, Opened};
 use crate::error::StoreError;
+use crate::fold::snapshot;
 use crate::journal::{ADVICE, Journal};
 use crate::limits::{
     DISK_FREE_BYTES_MIN, INDEX_CACHE_BYTES, INDEX_GATHER_ENTRIES, JOURNAL_OPEN_MAX, SEGMENT_BYTES,
 };
+use crate::log::Log;
+use crate::table::Base as _;
 use crate::vault::Vault;
 use crate::vault::keyring::{failed, private_dir, sync_dir};
 use index::FileIndex;
@@ -138,7 +141,8 @@ struct Embedded {
 impl Medium for Embedded {
     fn open(&self) -> Result<Opened, StoreError> {
         let journal = open_journal(&self.config)?;
-        let index = match FileIndex::open(&self.config) {
+        let log = Log::open(&self.config.state.join("log"))?;
+        let index = match opened_index(&self.config, &log) {
             Ok(index) => index,
             // The index is made from the journal, and can be made again.
             Err(error @ StoreError::Damaged { .. }) => {
@@ -153,6 +157,7 @@ impl Medium for Embedded {
         Ok(Opened {
             journal: (self.wrap)(journal),
             base: Some(Arc::new(index)),
+            log,
             gather_entries: self.config.index_gather_entries,
         })
     }
@@ -170,6 +175,19 @@ impl Medium for Embedded {
 
     fn release(&self) {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// The index, whose log must be there too: it is made from the same journal.
+fn opened_index(config: &EmbeddedConfig, log: &Log) -> Result<FileIndex, StoreError> {
+    let index = FileIndex::open(config)?;
+    let size = index
+        .vouched()
+        .map_or(Ok(0), |vouch| snapshot::log_size(&vouch.snapshot));
+    if log.holds(size.map_err(chunk::malformed)?)? {
+        Ok(index)
+    } else {
+        Err(damaged("hashes of the log that should be there are not"))
     }
 }
 

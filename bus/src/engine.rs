@@ -6,6 +6,7 @@
 
 mod audit;
 mod drafts;
+mod log;
 mod mirror;
 mod queries;
 mod queue;
@@ -19,11 +20,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
+use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{ActionId, Clock, Digest, Timestamp};
 
 use crate::codec::Hash16;
 use crate::error::StoreError;
 use crate::journal::{Journal, MemoryJournal};
+use crate::log::Log;
 use crate::names::TopicName;
 use crate::stats::Meters;
 use crate::table::{Base, Table};
@@ -49,6 +52,8 @@ pub(crate) trait Medium: Send + Sync {
 pub(crate) struct Opened {
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) base: Option<Arc<dyn Base>>,
+    /// The hashes of the log.
+    pub(crate) log: Log,
     /// Index entries that are gathered before they are moved into the base.
     pub(crate) gather_entries: usize,
 }
@@ -71,6 +76,10 @@ pub(crate) struct Live {
     pub(crate) ends: HashMap<TopicName, u64>,
     /// Dead letters that were requeued or purged since the store was opened.
     pub(crate) letters_ended: u64,
+    /// The right edge of the log.
+    pub(crate) log: Frontier,
+    /// Claims without an outcome.
+    pub(crate) open_claims: u64,
 }
 
 /// What all threads of a store share.
@@ -117,7 +126,7 @@ impl Served {
     fn dead(error: StoreError) -> Self {
         Served {
             journal: Arc::new(MemoryJournal::default()),
-            table: Table::new(None, usize::MAX),
+            table: Table::new(None, Log::in_memory(), usize::MAX),
             live: RwLock::default(),
             dead: Some(error),
         }

@@ -9,6 +9,7 @@ pub mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{ActionId, Digest, Monotonic, SpaceId};
 
 use crate::codec::{Hash16, Span};
@@ -86,6 +87,8 @@ pub struct Fold {
     pub groups: BTreeMap<(TopicName, GroupName), Group>,
     /// Epochs whose keys are destroyed, or must be.
     pub closed_epochs: BTreeSet<u32>,
+    /// The right edge of the log's tree.
+    pub log: Frontier,
     /// Deliveries of this run of the process.
     pub leases: HashMap<u64, LeaseOf>,
     claims: BTreeMap<u64, OpenClaim>,
@@ -94,6 +97,7 @@ pub struct Fold {
     open_resources: HashMap<Hash16, u64>,
     runs: BTreeMap<TopicName, (u64, Vec<Span>)>,
     receipt_run: Option<(u64, Vec<Span>)>,
+    log_run: Option<(u64, Vec<Span>)>,
 }
 
 /// What applying a block changes outside the fold, to be shown only when the block is durable.
@@ -111,6 +115,8 @@ pub struct Effects {
     pub letters_begun: u64,
     /// Dead letters that went.
     pub letters_ended: u64,
+    /// Where the log goes on, and the hashes that it goes on with.
+    pub leaves: Option<(u64, Vec<Digest>)>,
     /// Sealing epochs whose keys are to be destroyed now.
     pub closed_epochs: Vec<u32>,
 }

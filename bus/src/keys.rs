@@ -11,6 +11,7 @@
 //! | `r` hash of resource | the key that the last effect on it satisfied |
 //! | `x` dimension, hash of value, bucket | which of 256 ordinals have this value |
 //! | `D` letter | where the dead letter lies |
+//! | `L` place in the log | a run: where this entry of the log and those after it in the same block lie |
 //! | `F` family, key | version of the entry, and where its value lies |
 
 use effectd_contracts::{Digest, EventId, IdempotencyKey, SpaceId, Status};
@@ -34,6 +35,8 @@ pub enum Dimension {
     Key,
     /// Letters by topic.
     LetterTopic,
+    /// Notes by what they are about.
+    Note,
 }
 
 impl Dimension {
@@ -45,6 +48,7 @@ impl Dimension {
             Dimension::Status => 4,
             Dimension::Key => 5,
             Dimension::LetterTopic => 6,
+            Dimension::Note => 7,
         }
     }
 }
@@ -81,6 +85,11 @@ pub fn run(topic: &TopicName, offset: u64) -> Vec<u8> {
 /// Key of the run that begins at an ordinal.
 pub fn receipt_run(ordinal: u64) -> Vec<u8> {
     numbered(b'O', ordinal)
+}
+
+/// Key of the run that begins at a place in the log.
+pub fn log_run(index: u64) -> Vec<u8> {
+    numbered(b'L', index)
 }
 
 /// Key of an event's id.

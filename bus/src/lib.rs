@@ -24,6 +24,7 @@ pub mod keys;
 
 pub mod fingerprint;
 pub mod fold;
+pub mod log;
 
 mod filter;
 pub mod table;
@@ -61,6 +62,7 @@ pub use types::groups::{
 pub use types::letters::{
     Fingerprint, LetterGroup, LetterOrigin, LetterPage, NewLetter, Requeued, StoredLetter,
 };
+pub use types::log::{LogStanding, StoredEntry};
 pub use types::receipts::{
     Committed, Completion, Cursor, Link, NewReceipt, Order, ReceiptPage, ReceiptQuery, StoredReceipt,
 };

@@ -8,6 +8,7 @@ use effectd_contracts::Clock;
 use crate::engine::{LocalStore, Medium, Opened};
 use crate::error::StoreError;
 use crate::journal::MemoryJournal;
+use crate::log::Log;
 use crate::vault::Vault;
 
 /// What a memory store leaves behind for the next one: its journal and its keys.
@@ -31,6 +32,7 @@ impl Medium for MemoryDisk {
         Ok(Opened {
             journal: self.journal.clone(),
             base: None,
+            log: Log::in_memory(),
             gather_entries: usize::MAX,
         })
     }

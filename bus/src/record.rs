@@ -121,6 +121,13 @@ pub enum Record {
         /// The action that may have another receipt from now on.
         reopened: Option<Hash16>,
     },
+    /// An entry was added to the log that is neither intent nor receipt.
+    Noted {
+        /// What it is found by.
+        about: Hash16,
+        /// Canonical JSON.
+        body: Blob,
+    },
     /// A dead letter was sealed again under a newer epoch.
     LetterResealed {
         /// Which letter.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
 
 use crate::error::StoreError;
@@ -12,6 +13,7 @@ use crate::types::events::{EventPage, NewEvent, Published};
 use crate::types::families::{Change, Changed, Entry, EntryPage};
 use crate::types::groups::{GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement};
 use crate::types::letters::{LetterGroup, LetterPage, Requeued, StoredLetter};
+use crate::types::log::{LogStanding, StoredEntry};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
 use crate::vault::EpochReport;
 use crate::wait::Wait;
@@ -37,7 +39,9 @@ use crate::watch::Watch;
 /// 7. **One winner per key.** Of all claims on one key in one space, one is granted at a time, and none after an `ok`
 ///    receipt with the same parameters, until a later effect on the same resource retires the key.
 /// 8. **Nothing sensitive in clear.** Sealed bodies, intents, details and payloads reach the disk only encrypted.
-/// 9. **Bounded.** Every argument, queue and answer has a bound in [`crate::limits`], and a typed error beyond it.
+/// 9. **One log.** Every intent, receipt and note is an entry of the log, from the same block on and in the same order for
+///    ever. Its root follows from the entries alone, and proofs about them hold after anything is let go.
+/// 10. **Bounded.** Every argument, queue and answer has a bound in [`crate::limits`], and a typed error beyond it.
 ///
 /// After [`StoreError::Unavailable`] it is not known whether the operation happened. Every operation can simply be
 /// asked again: publishing by event id, committing by receipt id, claiming by action id.
@@ -137,6 +141,33 @@ pub trait Store: Send + Sync {
 
     /// Receipts by tool, subject, space, status, key and time.
     fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError>;
+
+    // ---- the log ----
+
+    /// Adds an entry to the log that is neither intent nor receipt, in canonical JSON, and answers its place. It is found
+    /// again by what it is about.
+    fn note(&self, about: &str, body: Vec<u8>) -> Wait<u64>;
+
+    /// Notes about something, in order, from a place in the log on.
+    fn notes(&self, about: &str, from: u64, max: usize) -> Result<Vec<StoredEntry>, StoreError>;
+
+    /// How the log stands: every intent, receipt and note has its place in it, in the order in which they became durable.
+    fn log(&self) -> Result<LogStanding, StoreError>;
+
+    /// Entries of the log from a place on. Stops as [`Store::read`] does.
+    fn log_entries(&self, from: u64, max: usize) -> Result<Vec<StoredEntry>, StoreError>;
+
+    /// Where a receipt stands in the log.
+    fn log_place(&self, receipt: &ReceiptId) -> Result<Option<u64>, StoreError>;
+
+    /// The right edge of the log as it was at a size.
+    fn log_frontier(&self, size: u64) -> Result<Frontier, StoreError>;
+
+    /// The proof that an entry is in the log as it was at a size ([`effectd_contracts::merkle::inclusion_holds`]).
+    fn log_inclusion(&self, index: u64, size: u64) -> Result<Vec<Digest>, StoreError>;
+
+    /// The proof that the log at one size begins with the log at another ([`effectd_contracts::merkle::consistency_holds`]).
+    fn log_consistency(&self, old: u64, new: u64) -> Result<Vec<Digest>, StoreError>;
 
     // ---- families ----
 

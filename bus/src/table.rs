@@ -18,6 +18,7 @@ use crate::keys::Checkpoint;
 use crate::limits::{
     FAMILY_KEY_BYTES_MAX, INDEX_GATHER_BLOCKS, INDEX_GATHER_BYTES, INDEX_LAG_MAX, NAME_BYTES_MAX,
 };
+use crate::log::Log;
 
 /// Longest key of the index: a family's entry.
 const KEY_BYTES_MAX: usize = 2 + NAME_BYTES_MAX + FAMILY_KEY_BYTES_MAX;
@@ -190,11 +191,14 @@ struct Frozen {
     layer: Layer,
     hashes: Hashes,
     vouch: Vouch,
+    /// How many entries the log has then.
+    log_size: u64,
 }
 
 /// All layers.
 pub(crate) struct Table {
     recent: RwLock<Recent>,
+    log: Log,
     work: Mutex<Work>,
     gather_entries: usize,
     /// There is something to move, or nothing more to come.
@@ -227,12 +231,13 @@ impl Amount {
 }
 
 impl Table {
-    pub(crate) fn new(base: Option<Arc<dyn Base>>, gather_entries: usize) -> Self {
+    pub(crate) fn new(base: Option<Arc<dyn Base>>, log: Log, gather_entries: usize) -> Self {
         Table {
             recent: RwLock::new(Recent {
                 base,
                 ..Recent::default()
             }),
+            log,
             work: Mutex::default(),
             gather_entries,
             stir: Condvar::new(),
@@ -246,6 +251,11 @@ impl Table {
 
     fn write(&self) -> RwLockWriteGuard<'_, Recent> {
         self.recent.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hashes of the log, which go where the index goes.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -280,11 +290,16 @@ impl Table {
 
     /// Hands what is gathered over to be moved, with what the base may vouch for from then on. Nothing else is being
     /// moved.
-    pub(crate) fn freeze(&self, vouch: Vouch) {
+    pub(crate) fn freeze(&self, (vouch, log_size): (Vouch, u64)) {
         let mut recent = self.write();
         let layer = std::mem::take(&mut recent.active);
         let hashes = std::mem::take(&mut recent.active_hashes);
-        recent.frozen = Some(Arc::new(Frozen { layer, hashes, vouch }));
+        recent.frozen = Some(Arc::new(Frozen {
+            layer,
+            hashes,
+            vouch,
+            log_size,
+        }));
         let mut work = self.work();
         work.frozen = std::mem::take(&mut work.gathered);
         drop(work);
@@ -350,6 +365,8 @@ impl Table {
             return Ok(());
         };
         drop(recent);
+        // The index must not vouch for a log whose hashes are not on disk.
+        self.log.settle(frozen.log_size)?;
         base.write(&frozen.layer, &frozen.vouch)?;
         drop(frozen);
         let moved = self.write().frozen.take();

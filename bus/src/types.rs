@@ -5,4 +5,5 @@ pub mod events;
 pub mod families;
 pub mod groups;
 pub mod letters;
+pub mod log;
 pub mod receipts;

@@ -161,7 +161,7 @@ mod tests {
     /// Sample doubles of RFC 8785, appendix B, by their bits.
     #[test]
     fn doubles_are_printed_as_ecmascript_prints_them() {
-        let samples: [(u64, &str); 20] = [
+        let samples: [(u64, &str); 24] = [
             (0x0000000000000000, "0"),
             (0x8000000000000000, "0"),
             (0x0000000000000001, "5e-324"),
@@ -169,6 +169,7 @@ mod tests {
             (0x7fefffffffffffff, "1.7976931348623157e+308"),
             (0xffefffffffffffff, "-1.7976931348623157e+308"),
             (0x4340000000000000, "9007199254740992"),
+            (0xc340000000000000, "-9007199254740992"),
             (0x4430000000000000, "295147905179352830000"),
             (0x44b52d02c7e14af5, "9.999999999999997e+22"),
             (0x44b52d02c7e14af6, "1e+23"),
@@ -179,7 +180,10 @@ mod tests {
             (0x3eb0c6f7a0b5ed8c, "9.999999999999997e-7"),
             (0x3eb0c6f7a0b5ed8d, "0.000001"),
             (0x41b3de4355555553, "333333333.3333332"),
+            (0x41b3de4355555554, "333333333.33333325"),
             (0x41b3de4355555555, "333333333.3333333"),
+            (0x41b3de4355555556, "333333333.3333334"),
+            (0x41b3de4355555557, "333333333.33333343"),
             (0xbecbf647612f3696, "-0.0000033333333333333333"),
             (0x43143ff3c1cb0959, "1424953923781206.2"),
         ];
@@ -188,6 +192,38 @@ mod tests {
             write_float(f64::from_bits(bits), &mut out);
             assert_eq!(out, text, "bits {bits:016x}");
         }
+    }
+
+    /// The whole examples of RFC 8785: literals, numbers and text (3.2.2), and the order of names (3.2.3).
+    #[test]
+    fn the_published_examples_come_out() {
+        let example = r#"{
+            "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
+            "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/",
+            "literals": [null, true, false]
+        }"#;
+        assert_eq!(
+            canonical(example),
+            "{\"literals\":[null,true,false],\"numbers\":[333333333.3333333,1e+30,4.5,0.002,1e-27],\
+             \"string\":\"€$\\u000f\\nA'B\\\"\\\\\\\\\\\"/\"}"
+        );
+        let names = r#"{
+            "\u20ac": "Euro Sign", "\r": "Carriage Return", "\ufb33": "Hebrew Letter Dalet With Dagesh", "1": "One",
+            "\ud83d\ude00": "Emoji: Grinning Face", "\u0080": "Control",
+            "\u00f6": "Latin Small Letter O With Diaeresis"
+        }"#;
+        let sorted = canonical(names);
+        let order = [
+            "Carriage Return",
+            "One",
+            "Control",
+            "Latin Small Letter O With Diaeresis",
+            "Euro Sign",
+            "Emoji: Grinning Face",
+            "Hebrew Letter Dalet With Dagesh",
+        ];
+        let places: Vec<_> = order.iter().map(|name| sorted.find(name).unwrap()).collect();
+        assert!(places.is_sorted(), "{sorted}");
     }
 
     #[test]

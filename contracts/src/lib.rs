@@ -12,6 +12,7 @@ pub mod clock;
 pub mod digest;
 pub mod ids;
 pub mod json;
+pub mod merkle;
 
 pub mod effects;
 pub mod failure;
@@ -22,6 +23,7 @@ pub mod tool;
 pub mod toolcall;
 
 pub mod event;
+pub mod log;
 pub mod millis;
 pub mod receipt;
 
@@ -36,6 +38,7 @@ pub use ids::{
     ActionId, Capability, EventId, IdInvalid, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId,
     ToolId, TraceId,
 };
+pub use log::{EntryKind, IntentEntry, KeyEntry, LogEntry, LogHead};
 pub use millis::Millis;
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,

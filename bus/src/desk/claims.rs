@@ -23,6 +23,8 @@ pub(crate) struct DraftClaim {
     pub(crate) params_digest: Digest,
     pub(crate) intent: Payload,
     pub(crate) resources: Vec<Hash16>,
+    /// Its hash in the log.
+    pub(crate) leaf: Digest,
 }
 
 /// A claim's answer, before what it names is read.
@@ -177,7 +179,7 @@ impl Desk<'_> {
 
     fn open(&mut self, claim: DraftClaim) -> Result<Fence, StoreError> {
         let fence = self.fold.next_fence;
-        self.emit(Record::Claimed(ClaimRecord {
+        let record = Record::Claimed(ClaimRecord {
             action_id: claim.action_id,
             action_digest: claim.action_digest,
             space: claim.space,
@@ -186,7 +188,8 @@ impl Desk<'_> {
             resources: claim.resources,
             fence,
             intent: claim.intent,
-        }))?;
+        });
+        self.emit_logged(record, Some(claim.leaf))?;
         Ok(Fence(fence))
     }
 

@@ -21,6 +21,8 @@ use crate::vault::Kind;
 pub(crate) struct DraftCompletion {
     pub(crate) receipt: NewReceipt,
     pub(crate) body_hash: Hash16,
+    /// Its hash in the log.
+    pub(crate) leaf: Digest,
     pub(crate) key: Option<Hash16>,
     pub(crate) events: Vec<(TopicName, DraftEvent)>,
     pub(crate) fence: Option<Fence>,
@@ -53,6 +55,7 @@ impl Desk<'_> {
         let DraftCompletion {
             receipt,
             body_hash,
+            leaf,
             key,
             events,
             leases,
@@ -61,7 +64,7 @@ impl Desk<'_> {
             ..
         } = draft;
         let attributes = (receipt.action_id.clone(), receipt_id.clone());
-        self.emit(Record::Completed(ReceiptRecord {
+        let record = Record::Completed(ReceiptRecord {
             ordinal,
             receipt_id: receipt.receipt_id,
             action_id: receipt.action_id,
@@ -77,7 +80,8 @@ impl Desk<'_> {
             resources,
             body_hash,
             body: Blob::Draft(receipt.body),
-        }))?;
+        });
+        self.emit_logged(record, Some(leaf))?;
         self.receipts.insert(ordinal, receipt_id.clone());
         let mut offsets = Vec::with_capacity(events.len());
         for (topic, event) in events {

@@ -12,7 +12,9 @@ use crate::block;
 use crate::codec::Span;
 use crate::engine::{Medium, Opened, rebuilt};
 use crate::error::StoreError;
+use crate::fold::snapshot;
 use crate::journal::{Each, Journal};
+use crate::log::Log;
 use crate::table::{Base, Pair};
 use crate::vault::Vault;
 use crate::vault::keyring::{failed, private_dir, sync_dir};
@@ -64,20 +66,23 @@ pub fn rebuild(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Rebuilt, St
     let rescue = Rescue::open(config)?;
     let old = FileIndex::open_dir(&config.state.join("index"), config.index_cache_bytes);
     let known = old.as_ref().ok().and_then(|old| old.vouched());
-    let new = rescue.index_until(clock, u64::MAX)?;
+    let beside = rescue.new_log();
+    let new = rescue.index_until(clock, u64::MAX, &beside)?;
     let blocks = new.vouched().map_or(0, |vouch| vouch.checkpoint.seq);
     // The old one may lag behind; what it has must be the same.
     let same = match (&old, known) {
         (Ok(old), Some(vouch)) if vouch.checkpoint.seq == blocks => same_entries(old, new.as_ref()).is_ok(),
         (Ok(old), Some(vouch)) => {
-            let then = rescue.index_until(clock, vouch.checkpoint.seq)?;
+            let then = rescue.index_until(clock, vouch.checkpoint.seq, &beside)?;
             same_entries(old, then.as_ref()).is_ok()
         }
         (Ok(_), None) | (Err(_), _) => false,
     };
     drop((old, new));
-    // Comparing may have made an index of fewer blocks in the place of the new one.
-    rescue.index_until(clock, u64::MAX)?;
+    remove(&beside)?;
+    // Comparing may have made an index of fewer blocks in the place of the new one. The hashes of the log are written over
+    // themselves; those of blocks that the journal has let go stay as they are.
+    rescue.index_until(clock, u64::MAX, &config.state.join("log"))?;
     rescue.swap()?;
     Ok(Rebuilt { blocks, same })
 }
@@ -106,6 +111,10 @@ impl Rescue {
 
     fn new_dir(&self) -> PathBuf {
         self.config.state.join("index.new")
+    }
+
+    fn new_log(&self) -> PathBuf {
+        self.config.state.join("log.new")
     }
 
     fn check_journal(&self, checked: &mut Checked) -> Result<(), StoreError> {
@@ -144,8 +153,17 @@ impl Rescue {
             let advice = crate::journal::ADVICE;
             return Err(StoreError::Damaged { what, advice });
         }
-        let new = self.index_until(clock, vouch.checkpoint.seq)?;
+        let beside = self.new_log();
+        let new = self.index_until(clock, vouch.checkpoint.seq, &beside)?;
         checked.entries = same_entries(&old, new.as_ref())?;
+        let size = snapshot::log_size(&vouch.snapshot).map_err(super::chunk::malformed)?;
+        let log = Log::open(&self.config.state.join("log"))?;
+        if let Some(index) = log.differs(&Log::open(&beside)?, size)? {
+            return Err(super::damaged(&format!(
+                "the hash of entry {index} of the log, or one above it"
+            )));
+        }
+        remove(&beside)?;
         let same = new.vouched().as_deref() == Some(vouch.as_ref());
         drop(new);
         remove(&self.new_dir())?;
@@ -158,14 +176,15 @@ impl Rescue {
         }
     }
 
-    /// A new index, made from the journal up to a block.
-    fn index_until(&self, clock: &dyn Clock, last: u64) -> Result<Arc<dyn Base>, StoreError> {
+    /// A new index, made from the journal up to a block; the hashes of the log go there.
+    fn index_until(&self, clock: &dyn Clock, last: u64, log: &Path) -> Result<Arc<dyn Base>, StoreError> {
         let dir = self.new_dir();
         remove(&dir)?;
         private_dir(&dir)?;
         let index = FileIndex::open_dir(&dir, self.config.index_cache_bytes)?;
         let index: Arc<dyn Base> = Arc::new(index);
         let medium = Anew {
+            log: log.to_owned(),
             journal: Arc::new(Until {
                 inner: self.journal.clone(),
                 last,
@@ -229,6 +248,7 @@ fn live_from(index: &dyn Base, from: &[u8], end: &[u8]) -> Result<Option<Pair>, 
 /// A journal and a new index beside it.
 struct Anew {
     journal: Arc<dyn Journal>,
+    log: PathBuf,
     index: Arc<dyn Base>,
     gather_entries: usize,
 }
@@ -238,6 +258,7 @@ impl Medium for Anew {
         Ok(Opened {
             journal: self.journal.clone(),
             base: Some(self.index.clone()),
+            log: Log::open(&self.log)?,
             gather_entries: self.gather_entries,
         })
     }

@@ -259,6 +259,7 @@ impl Out {
             | Record::Configured { .. }
             | Record::EpochClosed { .. }
             | Record::LetterEnded { .. }
+            | Record::Noted { .. }
             | Record::LetterResealed { .. } => Ok(()),
         }
     }

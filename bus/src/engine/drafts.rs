@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use effectd_contracts::{IntentEntry, LogEntry, merkle};
+
 use super::Shared;
 use crate::codec::Hash16;
 use crate::desk::{
@@ -114,7 +116,9 @@ impl Shared {
 
     pub(super) fn draft_claim(&self, claim: Claim) -> Result<DraftClaim, StoreError> {
         bound("intent", claim.intent.len(), BODY_BYTES_MAX)?;
+        let entry = IntentEntry::new(claim.action_id.clone(), &claim.action_digest, claim.space.clone());
         Ok(DraftClaim {
+            leaf: merkle::leaf(&LogEntry::Intent(entry).bytes()),
             key: claim.key.as_ref().map(|key| keys::key_hash(&claim.space, key)),
             resources: hash_resources(&claim.resources)?,
             intent: self.seal(Kind::Intent, claim.action_id.as_str(), &claim.intent)?,
@@ -164,6 +168,7 @@ impl Shared {
             .map(|(topic, event)| Ok((topic, self.draft_event(event)?)));
         let draft = DraftCompletion {
             body_hash: Hash16::of(&[&receipt.body]),
+            leaf: merkle::leaf(&receipt.body),
             key: receipt
                 .key
                 .as_ref()

@@ -183,18 +183,7 @@ impl Shared {
     // ---- receipts ----
 
     pub(crate) fn read_receipt(&self, served: &Served, ordinal: u64) -> Result<StoredReceipt, StoreError> {
-        let start = keys::receipt_run(0);
-        let found = served
-            .table
-            .view(None)
-            .previous(&start, &keys::receipt_run(ordinal))?;
-        let (first, run) = decode_run(found)
-            .and_then(|run| run.ok_or(Malformed("a receipt without its place")))
-            .map_err(|error| index_damaged(&error))?;
-        let span = usize::try_from(ordinal - first)
-            .ok()
-            .and_then(|nth| run.spans.get(nth).copied());
-        let span = span.ok_or_else(|| index_damaged(&Malformed("a receipt without its place")))?;
+        let (run, span) = receipt_place(served, ordinal)?;
         let place = Place { seq: run.seq, span };
         let (bytes, record) = read_record(served, place)?;
         let Record::Completed(receipt) = record else {
@@ -246,6 +235,7 @@ impl Shared {
             | Record::Configured { .. }
             | Record::EpochClosed { .. }
             | Record::LetterEnded { .. }
+            | Record::Noted { .. }
             | Record::LetterResealed { .. } => Err(unexpected(at.record)),
         }
     }
@@ -450,6 +440,23 @@ pub(super) fn decode_run(found: Option<(Vec<u8>, Vec<u8>)>) -> Result<Option<(u6
     Ok(Some((u64::from_be_bytes(*first), Run::decode(&value)?)))
 }
 
+/// The run that a receipt is in, and its place there.
+pub(super) fn receipt_place(served: &Served, ordinal: u64) -> Result<(Run, Span), StoreError> {
+    let start = keys::receipt_run(0);
+    let found = served
+        .table
+        .view(None)
+        .previous(&start, &keys::receipt_run(ordinal))?;
+    let (first, run) = decode_run(found)
+        .and_then(|run| run.ok_or(Malformed("a receipt without its place")))
+        .map_err(|error| index_damaged(&error))?;
+    let span = usize::try_from(ordinal - first)
+        .ok()
+        .and_then(|nth| run.spans.get(nth).copied());
+    let span = span.ok_or_else(|| index_damaged(&Malformed("a receipt without its place")))?;
+    Ok((run, span))
+}
+
 /// The run that an offset is in.
 fn event_run(served: &Served, topic: &TopicName, offset: u64) -> Result<(u64, Run), StoreError> {
     let found = served
@@ -486,7 +493,7 @@ fn unexpected(place: Place) -> StoreError {
     }
 }
 
-fn read_record(served: &Served, place: Place) -> Result<(Vec<u8>, Record), StoreError> {
+pub(super) fn read_record(served: &Served, place: Place) -> Result<(Vec<u8>, Record), StoreError> {
     let bytes = served.journal.part(place.seq, place.span)?;
     let record = block::record(&bytes, place.span).map_err(|error| StoreError::Damaged {
         what: format!("block {} of the journal: {error}", place.seq),
@@ -496,7 +503,7 @@ fn read_record(served: &Served, place: Place) -> Result<(Vec<u8>, Record), Store
 }
 
 /// A part of a record's bytes, from its place in the block.
-fn part_of(bytes: &[u8], record: Span, part: Span) -> Result<&[u8], StoreError> {
+pub(super) fn part_of(bytes: &[u8], record: Span, part: Span) -> Result<&[u8], StoreError> {
     let start = part.at.checked_sub(record.at).map(|start| start as usize);
     let range = start.map(|start| start..start + part.len as usize);
     range

@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::fold::{Effects, Fold, When};
 use crate::journal::{ADVICE, Journal};
 use crate::keys::Checkpoint;
+use crate::log::leaf_of;
 use crate::table::{Base, Layer, Table, Vouch};
 use crate::vault::Vault;
 
@@ -36,6 +37,7 @@ pub(crate) fn recover(
     let Opened {
         journal,
         base,
+        log,
         gather_entries,
     } = medium.open()?;
     let when = When {
@@ -50,7 +52,8 @@ pub(crate) fn recover(
         None => (None, Fold::default()),
     };
     agree(journal.as_ref(), checkpoint)?;
-    let table = Table::new(base, gather_entries);
+    log.begin(fold.log.size())?;
+    let table = Table::new(base, log, gather_entries);
     let mut replay = Replay {
         state: WriterState {
             fold,
@@ -81,6 +84,8 @@ pub(crate) fn recover(
             .map(|(name, topic)| (name.clone(), topic.end))
             .collect(),
         letters_ended: 0,
+        log: fold.log.clone(),
+        open_claims: fold.claims().len() as u64,
     };
     Ok(Recovered {
         served: Served {
@@ -138,6 +143,9 @@ impl Replay<'_> {
         let effects = self
             .records(seq, bytes, header.at_ms)
             .map_err(|error| damaged(seq, &error.into()))?;
+        if let Some((first, leaves)) = &effects.leaves {
+            self.table.log().show(*first, leaves)?;
+        }
         self.table.show(effects.index, bytes.len());
         if self.table.is_ripe() {
             self.table.freeze(vouch(&self.state));
@@ -151,9 +159,13 @@ impl Replay<'_> {
         let when = When { at_ms, ..self.when };
         for record in block::records(bytes) {
             let (span, record) = record?;
-            self.state
-                .fold
-                .apply(Place { seq, span }, &record, when, &mut effects)?;
+            self.state.fold.apply(
+                Place { seq, span },
+                &record,
+                leaf_of(&record, bytes),
+                when,
+                &mut effects,
+            )?;
         }
         self.state.fold.end_block(seq, at_ms, &mut effects);
         Ok(effects)
@@ -173,6 +185,7 @@ pub(crate) fn fold_journal(journal: &dyn Journal, when: When) -> Result<(Fold, L
             fold.apply(
                 Place { seq, span },
                 &record,
+                leaf_of(&record, bytes),
                 When {
                     at_ms: header.at_ms,
                     ..when

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use effectd_contracts::merkle::{self, Frontier};
 use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
 
 use super::drafts::{bound, check_settlement, check_ttl};
@@ -13,8 +14,8 @@ use crate::error::StoreError;
 use crate::fold::OpenClaim;
 use crate::keys;
 use crate::limits::{
-    COMPLETION_ITEMS_MAX, DELIVERIES_MAX, LEASE_EVENTS_MAX, OPERATION_BYTES_MAX, PAGE_ITEMS_MAX,
-    PUBLISH_EVENTS_MAX,
+    BODY_BYTES_MAX, COMPLETION_ITEMS_MAX, DELIVERIES_MAX, LEASE_EVENTS_MAX, OPERATION_BYTES_MAX,
+    PAGE_ITEMS_MAX, PUBLISH_EVENTS_MAX,
 };
 use crate::names::{FamilyName, GroupName, TopicName};
 use crate::stats::Stats;
@@ -24,6 +25,7 @@ use crate::types::events::{EventPage, NewEvent, Published};
 use crate::types::families::{Change, Changed, Entry, EntryPage};
 use crate::types::groups::{Delivery, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement};
 use crate::types::letters::{LetterGroup, LetterPage, Requeued, StoredLetter};
+use crate::types::log::{LogStanding, StoredEntry};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
 use crate::vault::{EpochReport, Kind, Vault};
 use crate::wait::{Wait, promise};
@@ -318,6 +320,41 @@ impl Store for LocalStore {
 
     fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
         self.shared().query(query)
+    }
+
+    fn note(&self, about: &str, body: Vec<u8>) -> Wait<u64> {
+        or_refuse(bound("note", body.len(), BODY_BYTES_MAX).map(|()| {
+            let (about, leaf) = (keys::text_hash(about), merkle::leaf(&body));
+            self.submit(body.len(), move |desk| desk.note(about, body, leaf))
+        }))
+    }
+
+    fn notes(&self, about: &str, from: u64, max: usize) -> Result<Vec<StoredEntry>, StoreError> {
+        self.shared().notes(about, from, max)
+    }
+
+    fn log(&self) -> Result<LogStanding, StoreError> {
+        self.shared().log_standing()
+    }
+
+    fn log_entries(&self, from: u64, max: usize) -> Result<Vec<StoredEntry>, StoreError> {
+        self.shared().log_page(from, max)
+    }
+
+    fn log_place(&self, receipt: &ReceiptId) -> Result<Option<u64>, StoreError> {
+        self.shared().log_place(receipt)
+    }
+
+    fn log_frontier(&self, size: u64) -> Result<Frontier, StoreError> {
+        self.shared().log_frontier(size)
+    }
+
+    fn log_inclusion(&self, index: u64, size: u64) -> Result<Vec<Digest>, StoreError> {
+        self.shared().log_inclusion(index, size)
+    }
+
+    fn log_consistency(&self, old: u64, new: u64) -> Result<Vec<Digest>, StoreError> {
+        self.shared().log_consistency(old, new)
     }
 
     fn entry(&self, family: &FamilyName, key: &str) -> Result<Option<Entry>, StoreError> {

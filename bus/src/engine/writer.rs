@@ -161,10 +161,8 @@ impl Writer {
         }
         state.fold.end_block(block.seq(), at_ms, &mut effects);
         let result = self.append(served, state, block);
-        if let Ok(bytes) = result {
-            self.show(served, state, effects, bytes);
-        }
-        (replies, result.map(drop))
+        let shown = result.and_then(|bytes| self.show(served, state, effects, bytes));
+        (replies, shown)
     }
 
     /// Makes a block durable; how many bytes it had.
@@ -205,7 +203,16 @@ impl Writer {
     }
 
     /// Lets readers see a durable block, and wakes who waits for it.
-    fn show(&self, served: &Arc<Served>, state: &mut WriterState, effects: Effects, bytes: usize) {
+    fn show(
+        &self,
+        served: &Arc<Served>,
+        state: &mut WriterState,
+        effects: Effects,
+        bytes: usize,
+    ) -> Result<(), StoreError> {
+        if let Some((first, leaves)) = &effects.leaves {
+            served.table.log().show(*first, leaves)?;
+        }
         served.table.show(effects.index, bytes);
         if served.table.is_ripe() {
             served.table.freeze(vouch(state));
@@ -219,6 +226,8 @@ impl Writer {
                 live.open_keys.remove(&key);
             }
             live.letters_ended += effects.letters_ended;
+            live.log.clone_from(&state.fold.log);
+            live.open_claims = state.fold.claims().len() as u64;
             for topic in &effects.news {
                 live.ends.insert(topic.clone(), state.fold.end(topic));
             }
@@ -241,6 +250,7 @@ impl Writer {
             .filter_map(|topic| signals.get(topic))
             .for_each(|signal| signal.raise());
         failpoint::hit("writer.before_answer");
+        Ok(())
     }
 
     /// Destroys the keys of epochs that are now closed on disk, whether or not anyone waits for the report. What fails
@@ -335,15 +345,16 @@ impl Writer {
     }
 }
 
-/// What the index holds when it holds all blocks up to now.
-pub(super) fn vouch(state: &WriterState) -> Vouch {
-    Vouch {
+/// What the index holds when it holds all blocks up to now, and how many entries the log has then.
+pub(super) fn vouch(state: &WriterState) -> (Vouch, u64) {
+    let vouch = Vouch {
         checkpoint: Checkpoint {
             seq: state.last_seq,
             checksum: state.last_checksum,
         },
         snapshot: state.fold.snapshot(state.last_seq),
-    }
+    };
+    (vouch, state.fold.log.size())
 }
 
 fn answer(replies: Vec<Reply>, result: &Result<(), StoreError>) {

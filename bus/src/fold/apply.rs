@@ -1,6 +1,6 @@
 //! One record after another.
 
-use effectd_contracts::{Monotonic, Status};
+use effectd_contracts::{Digest, Monotonic, Status};
 
 use super::groups::{Hold, Pending};
 use super::{Effects, Fold, OpenClaim, When};
@@ -12,14 +12,19 @@ use crate::record::{
 use crate::table::Cell;
 
 impl Fold {
-    /// Applies one record. Fails if it does not follow from those before it; then the journal is not what was written.
+    /// Applies one record, which adds `leaf` to the log ([`crate::log::leaf_of`]). Fails if it does not follow from those
+    /// before it; then the journal is not what was written.
     pub fn apply(
         &mut self,
         place: Place,
         record: &Record,
+        leaf: Option<Digest>,
         when: When,
         effects: &mut Effects,
     ) -> Result<(), Malformed> {
+        if let Some(leaf) = leaf {
+            self.logged(place, leaf, effects);
+        }
         match record {
             Record::Published(event) => self.published(place, event, effects),
             Record::Leased(leased) => self.leased(leased, when),
@@ -114,6 +119,11 @@ impl Fold {
                 effects.letters_ended += 1;
                 Ok(())
             }
+            Record::Noted { about, .. } => {
+                let index = self.log.size() - 1;
+                effects.index.post(keys::posting(Dimension::Note, *about, index));
+                Ok(())
+            }
             Record::LetterResealed {
                 letter,
                 at_ms,
@@ -147,6 +157,26 @@ impl Fold {
                 .index
                 .put(keys::receipt_run(first), Run { at_ms, seq, spans }.encode());
         }
+        if let Some((first, spans)) = self.log_run.take() {
+            effects
+                .index
+                .put(keys::log_run(first), Run { at_ms, seq, spans }.encode());
+        }
+    }
+
+    /// Adds an entry to the log.
+    fn logged(&mut self, place: Place, leaf: Digest, effects: &mut Effects) {
+        let index = self.log.size();
+        self.log.push(leaf);
+        effects
+            .leaves
+            .get_or_insert_with(|| (index, Vec::new()))
+            .1
+            .push(leaf);
+        self.log_run
+            .get_or_insert_with(|| (index, Vec::new()))
+            .1
+            .push(place.span);
     }
 
     fn published(

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use effectd_contracts::Monotonic;
+use effectd_contracts::merkle::Frontier;
 
 use super::apply::waiting;
 use super::groups::{Group, Hold, Pending};
@@ -19,7 +20,7 @@ use crate::record::bytes::{
     put_options, topic,
 };
 
-const MARK: &str = "effectd snapshot 1";
+const MARK: &str = "effectd snapshot 2";
 
 impl Fold {
     /// The state's bytes, as of block `seq`, behind a checksum.
@@ -27,6 +28,10 @@ impl Fold {
         let mut body = Vec::new();
         put_str(&mut body, MARK);
         put_u64(&mut body, seq);
+        put_u64(&mut body, self.log.size());
+        for peak in self.log.peaks() {
+            body.extend_from_slice(peak.as_bytes());
+        }
         let counters = [
             self.next_lease,
             self.next_fence,
@@ -63,7 +68,13 @@ impl Fold {
     pub fn restore(bytes: &[u8], when: When) -> Result<(u64, Fold), Malformed> {
         let mut reader = checked(bytes)?;
         let seq = reader.u64()?;
+        let size = reader.u64()?;
+        let peaks = (0..size.count_ones())
+            .map(|_| digest(&mut reader))
+            .collect::<Result<_, _>>()?;
+        let log = Frontier::restore(size, peaks).ok_or(Malformed("a log of another size"))?;
         let mut fold = Fold {
+            log,
             next_lease: reader.u64()?,
             next_fence: reader.u64()?,
             next_version: reader.u64()?,
@@ -116,6 +127,13 @@ impl Fold {
         }
         Ok(())
     }
+}
+
+/// How many entries the log had.
+pub(crate) fn log_size(bytes: &[u8]) -> Result<u64, Malformed> {
+    let mut reader = checked(bytes)?;
+    reader.u64()?;
+    reader.u64()
 }
 
 /// Whether these bytes are a snapshot that this version can read.

@@ -25,6 +25,7 @@ const CONFIGURED: u8 = 12;
 const EPOCH_CLOSED: u8 = 13;
 const LETTER_RESEALED: u8 = 14;
 const LETTER_ENDED: u8 = 15;
+const NOTED: u8 = 32;
 
 impl Record {
     /// Appends the record to its block, and turns its drafts into the places where they now lie. `out` holds the block
@@ -95,6 +96,11 @@ impl Record {
                 out.push(LETTER_ENDED);
                 put_u64(out, *letter);
                 put_optional_hash(out, *reopened);
+            }
+            Record::Noted { about, body } => {
+                out.push(NOTED);
+                out.extend_from_slice(&about.0);
+                body.encode(out);
             }
             Record::LetterResealed {
                 letter,
@@ -167,7 +173,11 @@ impl Record {
                 letter: reader.u64()?,
                 reopened: optional_hash(reader)?,
             },
-            0 | 16..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
+            NOTED => Record::Noted {
+                about: hash(reader)?,
+                body: Blob::At(reader.span()?),
+            },
+            0 | 16..NOTED | 33..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
         };
         reader.end()?;
         Ok(record)

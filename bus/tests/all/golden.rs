@@ -8,6 +8,7 @@ use effectd_bus::conformance::values::{action, event, family, group, receipt_id,
 use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::fold::{Effects, Fold, When};
 use effectd_bus::keys::Checkpoint;
+use effectd_bus::log::leaf_of;
 use effectd_bus::record::{
     Blob, ClaimRecord, Ending, EventRecord, LeasedRecord, LetterRecord, Payload, ReceiptRecord, Record,
     SettledRecord,
@@ -208,6 +209,13 @@ fn records() -> Vec<(&'static str, Record)> {
                 reopened: Some(Hash16::of(&[b"c"])),
             },
         ),
+        (
+            "noted",
+            Record::Noted {
+                about: Hash16::of(&[b"key"]),
+                body: Blob::Draft(b"{}".to_vec()),
+            },
+        ),
         ("epoch closed", Record::EpochClosed { epoch: 500_000 }),
         (
             "sought",
@@ -237,7 +245,8 @@ fn formats() -> String {
         record.clone().encode(&mut bytes);
         writeln!(text, "{name}: {}", hex(&bytes)).unwrap();
         let span = builder.push(&mut record);
-        fold.apply(Place { seq: 1, span }, &record, when, &mut effects)
+        let leaf = leaf_of(&record, builder.bytes());
+        fold.apply(Place { seq: 1, span }, &record, leaf, when, &mut effects)
             .unwrap();
     }
     fold.end_block(1, 1_800_000_000_000, &mut effects);
@@ -281,7 +290,7 @@ fn what_was_stored_is_read_back() {
     let header = block::check(&bytes).unwrap();
     assert_eq!(
         (header.seq, header.records, header.at_ms),
-        (1, 21, 1_800_000_000_000)
+        (1, 22, 1_800_000_000_000)
     );
     let read: Vec<Record> = block::records(&bytes).map(|record| record.unwrap().1).collect();
     let mut builder = Builder::new(1, 0, header.at_ms);

@@ -1,0 +1,89 @@
+//! The log: every intent, receipt and note, in one order, with proofs that hold.
+
+use effectd_contracts::merkle::{Frontier, consistency_holds, inclusion_holds, leaf};
+use effectd_contracts::{ReceiptId, Status};
+
+use super::values::{claim, completion};
+use super::{Bench, Case};
+use crate::types::claims::ClaimAnswer;
+
+pub(super) const CASES: &[Case] = &[
+    ("the log holds every intent, receipt and note in order", in_order),
+    ("proofs about the log hold, also after a reopen", proofs),
+];
+
+/// An action from claim to receipt.
+fn act(bench: &Bench<'_>, name: &str) -> ReceiptId {
+    let mine = claim(name, name, "p");
+    let ClaimAnswer::New { fence } = bench.store.claim(mine.clone()).wait().unwrap() else {
+        panic!("{name} is not new")
+    };
+    let done = completion(&mine, Status::Ok, Some(fence));
+    bench.store.commit(done.clone()).wait().unwrap();
+    done.receipt.receipt_id
+}
+
+fn in_order(bench: &mut Bench<'_>) {
+    assert_eq!(bench.store.log().unwrap().root, Frontier::default().root());
+    let first = act(bench, "a");
+    assert_eq!(
+        bench.store.note("key", b"{\"entry\":\"key\"}".to_vec()).wait(),
+        Ok(2)
+    );
+    let refused = completion(&claim("b", "k", "p"), Status::Error, None);
+    bench.store.commit(refused.clone()).wait().unwrap();
+    bench.store.commit(refused).wait().unwrap();
+    bench.store.claim(claim("c", "c", "p")).wait().unwrap();
+    for _ in 0..2 {
+        let standing = bench.store.log().unwrap();
+        assert_eq!((standing.size, standing.open), (5, 1));
+        let entries = bench.store.log_entries(0, 100).unwrap();
+        let bodies: Vec<serde_json::Value> = entries
+            .iter()
+            .map(|entry| serde_json::from_slice(entry.body.as_ref().unwrap()).unwrap())
+            .collect();
+        assert_eq!(
+            (&bodies[0]["entry"], &bodies[0]["action_id"]),
+            (&"intent".into(), &"a".into())
+        );
+        assert_eq!(bodies[1]["receipt_id"], first.as_str());
+        assert_eq!(bodies[2]["entry"], "key");
+        assert_eq!(bodies[3]["status"], "error");
+        assert_eq!(bodies[4]["action_id"], "c");
+        let mut tree = Frontier::default();
+        for (index, entry) in entries.iter().enumerate() {
+            assert_eq!(entry.index, index as u64);
+            assert_eq!(entry.hash, leaf(entry.body.as_ref().unwrap()));
+            tree.push(entry.hash);
+        }
+        assert_eq!(tree.root(), standing.root);
+        assert_eq!(bench.store.log_entries(3, 1).unwrap(), entries[3..4]);
+        assert_eq!(bench.store.log_entries(5, 9).unwrap(), []);
+        assert_eq!(bench.store.notes("key", 0, 9).unwrap(), entries[2..3]);
+        assert_eq!(bench.store.notes("key", 3, 9).unwrap(), []);
+        assert_eq!(bench.store.log_place(&first), Ok(Some(1)));
+        bench.reopen();
+    }
+}
+
+fn proofs(bench: &mut Bench<'_>) {
+    let receipts: Vec<_> = (0..40).map(|n| act(bench, &format!("a{n}"))).collect();
+    let before = bench.store.log().unwrap();
+    bench.reopen();
+    act(bench, "last");
+    let now = bench.store.log().unwrap();
+    assert_eq!((before.size, now.size), (80, 82));
+    let proof = bench.store.log_consistency(80, 82).unwrap();
+    assert!(consistency_holds((80, &before.root), (82, &now.root), &proof));
+    assert_eq!(bench.store.log_frontier(80).unwrap().root(), before.root);
+    for (nth, receipt) in receipts.iter().enumerate() {
+        let index = bench.store.log_place(receipt).unwrap().unwrap();
+        assert_eq!(index, nth as u64 * 2 + 1);
+        let entry = &bench.store.log_entries(index, 1).unwrap()[0];
+        let proof = bench.store.log_inclusion(index, 82).unwrap();
+        assert!(inclusion_holds(index, 82, &entry.hash, &proof, &now.root));
+    }
+    assert!(bench.store.log_inclusion(82, 82).is_err());
+    assert!(bench.store.log_inclusion(0, 83).is_err());
+    assert!(bench.store.log_consistency(82, 80).is_err());
+}
