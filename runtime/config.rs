@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use effectd_actors::Settings as PipelineSettings;
 use effectd_actors::limits::LEASE_TTL;
+use effectd_actors::reward::Weights;
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
 use effectd_bus::limits::{DISK_FREE_BYTES_MIN, SEGMENT_BYTES};
 use effectd_contracts::{Clock, Principal, SystemClock};
@@ -54,6 +55,8 @@ pub struct Config {
     pub store: StoreSettings,
     /// What an operator may set about the sandbox.
     pub sandbox: SandboxSettings,
+    /// How rewards are made.
+    pub weights: Weights,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
 }
@@ -161,6 +164,7 @@ impl Config {
             pipeline: PipelineSettings::default(),
             store: StoreSettings::default(),
             sandbox: SandboxSettings::default(),
+            weights: Weights::default(),
             clock: Arc::new(SystemClock),
         })
     }

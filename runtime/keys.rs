@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use effectd_actors::Identity;
+use effectd_actors::{Identity, Store, log};
+use effectd_contracts::{KeyEntry, Timestamp};
 use zeroize::Zeroizing;
 
 use crate::error::Error;
@@ -15,12 +16,59 @@ const SIGNING: &str = "receipt-signing.key";
 /// Makes digests of sensitive values.
 const DIGEST: &str = "receipt-digest.key";
 
+/// Will sign receipts, once the log says so.
+const NEXT: &str = "receipt-signing.next";
 /// Wraps the keys of blobs.
 const BLOBS: &str = "blobs.key";
 
 /// What blobs are kept under.
 pub(crate) fn blobs(directory: &Path) -> Result<Zeroizing<[u8; 32]>, Error> {
     key(&directory.join(BLOBS))
+}
+
+/// The device's identity, after a rotation that was cut off is finished or taken back: the log says which.
+pub fn current(directory: &Path, store: &dyn Store) -> Result<Identity, Error> {
+    let next = directory.join(NEXT);
+    if next.exists() {
+        let digest = key(&directory.join(DIGEST))?;
+        let waiting = Identity::new(&*key(&next)?, *digest);
+        let last = log::keys(store)?.pop();
+        if last.is_some_and(|last| last.key_id == waiting.key_id()) {
+            put_in_place(directory)?;
+        } else {
+            remove(&next)?;
+        }
+    }
+    identity(directory)
+}
+
+/// Puts another key in the place of the one that signs. The log names it first, by the word of both keys, and keeps the
+/// public part of the old one; the old secret is gone.
+pub fn rotate(directory: &Path, store: &dyn Store, now: Timestamp) -> Result<KeyEntry, Error> {
+    let old = current(directory, store)?;
+    log::enrol(store, &old, now)?;
+    let next = directory.join(NEXT);
+    let digest = key(&directory.join(DIGEST))?;
+    let new = Identity::new(&*key(&next)?, *digest);
+    let entry = log::succeed(store, &old, &new, now)?;
+    put_in_place(directory)?;
+    Ok(entry)
+}
+
+fn put_in_place(directory: &Path) -> Result<(), Error> {
+    let (next, path) = (directory.join(NEXT), directory.join(SIGNING));
+    let moved = fs::rename(&next, &path).and_then(|()| fs::File::open(directory)?.sync_all());
+    moved.map_err(|error| Error::Key {
+        path,
+        why: error.to_string(),
+    })
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    fs::remove_file(path).map_err(|error| Error::Key {
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
 }
 
 /// The device's identity from its key directory.
@@ -105,5 +153,35 @@ mod tests {
         fs::set_permissions(folder.path().join(SIGNING), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(folder.path().join(SIGNING), [1; 31]).unwrap();
         assert!(identity(folder.path()).is_err());
+    }
+
+    #[test]
+    fn a_rotation_that_is_cut_off_is_finished_or_taken_back() {
+        use effectd_contracts::{Clock, SystemClock};
+        let folder = tempfile::tempdir().unwrap();
+        let store = effectd_bus::memory::open(std::sync::Arc::new(SystemClock)).unwrap();
+        let now = SystemClock.now();
+        let first = current(folder.path(), &store).unwrap();
+        log::enrol(&store, &first, now).unwrap();
+        log::enrol(&store, &first, now).unwrap();
+        let entry = rotate(folder.path(), &store, now).unwrap();
+        let second = current(folder.path(), &store).unwrap();
+        assert_eq!(
+            (entry.key_id, entry.previous),
+            (second.key_id(), Some(first.key_id()))
+        );
+        assert_eq!(log::keys(&store).unwrap().len(), 2);
+        // Cut off before the log knew: as if nothing had been.
+        let next = folder.path().join(NEXT);
+        make(&next).unwrap();
+        assert_eq!(current(folder.path(), &store).unwrap().key_id(), second.key_id());
+        assert!(!next.exists());
+        // Cut off after the log knew: the new key signs.
+        make(&next).unwrap();
+        let third = Identity::new(&read(&next).unwrap(), [0; 32]);
+        log::succeed(&store, &second, &third, now).unwrap();
+        assert_eq!(current(folder.path(), &store).unwrap().key_id(), third.key_id());
+        assert!(!next.exists());
+        assert_eq!(log::keys(&store).unwrap().len(), 3);
     }
 }

@@ -5,10 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use effectd_actors::limits::STOP_MAX;
-use effectd_actors::reward::Weights;
 use effectd_actors::withdraw::withdraw;
 use effectd_actors::{
-    Answer, Canceller, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry, Withdrawal,
+    Answer, Canceller, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry, Withdrawal, log,
 };
 use effectd_bus::limits::BLOB_QUOTA_BYTES;
 use effectd_bus::{Blobs, Store, embedded};
@@ -190,6 +189,9 @@ impl Runtime {
         if let Err(error) = self.store.close_epochs(self.pipeline.parts().clock.now()).await {
             tracing::warn!(%error, "the keys of ended hours are kept until the next stop");
         }
+        if let Err(error) = log::head(self.pipeline.parts()).await {
+            tracing::warn!(%error, "the log ends without a signed head; the next start signs one");
+        }
         if let Err(error) = self.store.close() {
             tracing::error!(%error, "the store did not close cleanly");
         }
@@ -230,9 +232,9 @@ fn assemble(config: Config) -> Result<Assembled, Error> {
         registry: Arc::new(tools::registry(config.tools)?),
         sandbox,
         clock: config.clock,
-        identity: Arc::new(keys::identity(&state.keys_dir())?),
+        identity: Arc::new(keys::current(&state.keys_dir(), &*store)?),
         space_roots: spaces::roots(state.base(), space_parts.clone()),
-        weights: Weights::default(),
+        weights: config.weights,
         metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
         lease_ttl: config.lease_ttl,
         settings: config.pipeline,
@@ -241,6 +243,7 @@ fn assemble(config: Config) -> Result<Assembled, Error> {
         policy: Arc::new(policy_store::load(&state, &*store)?),
     });
     drop(space_parts.set(Arc::downgrade(&parts)));
+    log::enrol(&*parts.store, &parts.identity, parts.clock.now())?;
     Ok(Assembled {
         parts,
         state,

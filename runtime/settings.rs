@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use effectd_actors::Settings as PipelineSettings;
+use effectd_actors::reward::Weights;
 use effectd_bus::embedded::JournalKind;
+use effectd_contracts::RewardWeights;
 use effectd_gateway::Settings as DoorSettings;
 
 use crate::config::{Config, SandboxSettings, StoreSettings};
@@ -316,6 +318,15 @@ impl Settings {
         config.stop_grace = self.millis("runtime.stop_grace_ms");
         config.lease_ttl = self.millis("pipeline.lease_ttl_ms");
         config.pipeline = self.pipeline();
+        config.weights = Weights {
+            parts: RewardWeights {
+                success: self.decimal("reward.weight_success"),
+                quality: self.decimal("reward.weight_quality"),
+                cost: self.decimal("reward.weight_cost"),
+                latency: self.decimal("reward.weight_latency"),
+            },
+            cost_budget_ms: self.decimal("reward.cost_budget_ms"),
+        };
         config.store = StoreSettings {
             disk_free_bytes_min: self.number("store.disk_free_bytes_min"),
             index_cache_bytes: self.number("store.index_cache_bytes"),

@@ -2,8 +2,8 @@
 
 use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName};
 use effectd_contracts::{
-    Attempt, Cost, DecisionData, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis,
-    Outcome, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
+    Attempt, Choice, Cost, DecisionData, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation,
+    Millis, Outcome, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
 };
 use effectd_policy::redact::prune_result;
 use serde_json::{Map, Value, json};
@@ -174,10 +174,20 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         attempts: account.attempts,
         isolation: account.isolation,
         effects: account.effects,
+        choice: choice(request),
         signature: None,
     };
     parts.identity.sign(&mut receipt);
     receipt
+}
+
+/// What the planner chose among, given back as it was told.
+fn choice(request: &effectd_contracts::ActionRequest) -> Option<Choice> {
+    let told = !request.candidates.is_empty() || request.propensity.is_some();
+    told.then(|| Choice {
+        candidates: request.candidates.clone(),
+        propensity: request.propensity,
+    })
 }
 
 fn timing(parts: &Parts, ticket: &Ticket, exec: Millis) -> Timing {

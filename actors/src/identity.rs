@@ -1,9 +1,13 @@
 //! The device's word: what signs receipts, and what turns sensitive values into digests nobody can guess back.
 
-use ed25519_dalek::{Signer, SigningKey, Verifier, VerifyingKey};
+use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
+use effectd_bus::LogStanding;
 use effectd_contracts::digest::{hex, unhex};
-use effectd_contracts::{Digest, Receipt, Signature, canonical};
+use effectd_contracts::{
+    AmendmentEntry, Digest, EntryKind, KeyEntry, LogHead, Receipt, Signature, Timestamp, canonical,
+};
 use hmac::{Hmac, KeyInit, Mac};
+use serde::Serialize;
 use serde_json::Value;
 use sha2::Sha256;
 use zeroize::Zeroizing;
@@ -20,17 +24,17 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// A receipt whose signature does not hold.
+/// A signature that does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureInvalid {
     /// There is none.
-    #[error("the receipt is not signed")]
+    #[error("it is not signed")]
     Missing,
     /// Another key made it.
-    #[error("the receipt was signed by another key")]
+    #[error("it was signed by another key")]
     OtherKey,
     /// It is not a signature over this content.
-    #[error("the receipt is not what was signed")]
+    #[error("it is not what was signed")]
     Wrong,
 }
 
@@ -45,7 +49,7 @@ impl Identity {
 
     /// Names the signing key: the beginning of the digest of its public part.
     pub fn key_id(&self) -> String {
-        key_id(&self.signing.verifying_key())
+        key_id(self.signing.verifying_key().as_bytes())
     }
 
     /// The public part, for whoever wants to check receipts.
@@ -74,39 +78,86 @@ impl Identity {
     /// Signs the receipt: everything in it but the signature, in canonical form.
     pub fn sign(&self, receipt: &mut Receipt) {
         receipt.signature = None;
-        let signature = self.signing.sign(signed_text(receipt).as_bytes());
-        receipt.signature = Some(Signature {
+        receipt.signature = Some(self.signature(&text_of(receipt)));
+    }
+
+    /// Signs what was known later about a receipt.
+    pub fn sign_amendment(&self, amendment: &mut AmendmentEntry) {
+        amendment.signature = None;
+        amendment.signature = Some(self.signature(&text_of(amendment)));
+    }
+
+    /// What the device says about its log.
+    pub fn head(&self, standing: &LogStanding, at: Timestamp) -> LogHead {
+        let mut head = LogHead {
+            entry: EntryKind::Head,
+            at,
+            size: standing.size,
+            root: standing.root,
+            open: standing.open,
+            signature: None,
+        };
+        head.signature = Some(self.signature(&text_of(&head)));
+        head
+    }
+
+    /// This key's entry in the log, signed by itself and by the key that it comes after.
+    pub fn key_entry(&self, after: Option<&Identity>, previous: Option<String>, at: Timestamp) -> KeyEntry {
+        let mut entry = KeyEntry {
+            entry: EntryKind::Key,
+            at,
+            key_id: self.key_id(),
+            public_key: hex(&self.public_key()),
+            previous,
+            signatures: Vec::new(),
+        };
+        let text = text_of(&entry);
+        entry.signatures.push(self.signature(&text));
+        entry.signatures.extend(after.map(|old| old.signature(&text)));
+        entry
+    }
+
+    fn signature(&self, text: &str) -> Signature {
+        Signature {
             algorithm: "ed25519".to_owned(),
             key_id: self.key_id(),
-            value: hex(&signature.to_bytes()),
-        });
+            value: hex(&self.signing.sign(text.as_bytes()).to_bytes()),
+        }
     }
 }
 
 /// Whether the receipt is what the holder of this key signed.
 pub fn verify(receipt: &Receipt, public_key: &[u8; 32]) -> Result<(), SignatureInvalid> {
     let signature = receipt.signature.as_ref().ok_or(SignatureInvalid::Missing)?;
-    let key = VerifyingKey::from_bytes(public_key).map_err(|_| SignatureInvalid::OtherKey)?;
-    if signature.algorithm != "ed25519" || signature.key_id != key_id(&key) {
-        return Err(SignatureInvalid::OtherKey);
-    }
-    let bytes = unhex(&signature.value).ok_or(SignatureInvalid::Wrong)?;
-    let value = ed25519_dalek::Signature::from_slice(&bytes).map_err(|_| SignatureInvalid::Wrong)?;
     let bare = Receipt {
         signature: None,
         ..receipt.clone()
     };
-    key.verify(signed_text(&bare).as_bytes(), &value)
+    verify_text(&text_of(&bare), signature, public_key)
+}
+
+/// Whether the holder of this key signed this text.
+pub fn verify_text(text: &str, signature: &Signature, public_key: &[u8; 32]) -> Result<(), SignatureInvalid> {
+    if signature.algorithm != "ed25519" || signature.key_id != key_id(public_key) {
+        return Err(SignatureInvalid::OtherKey);
+    }
+    let key = VerifyingKey::from_bytes(public_key).map_err(|_| SignatureInvalid::OtherKey)?;
+    let bytes = unhex(&signature.value).ok_or(SignatureInvalid::Wrong)?;
+    let value = ed25519_dalek::Signature::from_slice(&bytes).map_err(|_| SignatureInvalid::Wrong)?;
+    // Strictly: a signature that only some implementations accept is none.
+    key.verify_strict(text.as_bytes(), &value)
         .map_err(|_| SignatureInvalid::Wrong)
 }
 
-fn key_id(key: &VerifyingKey) -> String {
-    Digest::of(key.as_bytes()).hex()[..16].to_owned()
+/// What signatures name a key by: the beginning of the digest of its public part.
+pub fn key_id(public_key: &[u8; 32]) -> String {
+    Digest::of(public_key).hex()[..16].to_owned()
 }
 
-fn signed_text(receipt: &Receipt) -> String {
-    // A receipt is plain data with text keys, for which serde_json has no failure.
-    canonical::of(receipt).unwrap_or_default()
+/// The text that is signed.
+pub(crate) fn text_of(value: &impl Serialize) -> String {
+    // What is signed is plain data with text keys, for which serde_json has no failure.
+    canonical::of(value).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -19,9 +19,11 @@ pub mod failpoint;
 pub mod history;
 pub mod identity;
 mod leases;
+pub mod log;
 pub mod metrics;
 pub mod parts;
 pub mod preimage;
+pub mod proof;
 pub mod registry;
 mod running;
 pub mod settings;
@@ -51,7 +53,9 @@ mod supervisor;
 pub use action::{Action, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 pub use answers::{Answer, Done};
 /// The Store's own words, for doors that show what is remembered.
-pub use effectd_bus::{Cursor, Order, ReceiptPage, ReceiptQuery, Store, StoreError};
+pub use effectd_bus::{
+    Cursor, LogStanding, Order, ReceiptPage, ReceiptQuery, Store, StoreError, StoredEntry,
+};
 pub use identity::Identity;
 pub use metrics::Metrics;
 pub use parts::{Ingredients, Parts, SpaceRoots};

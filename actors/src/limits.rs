@@ -34,8 +34,30 @@ pub const COMMIT_TRIES: u32 = 3;
 pub const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.
 pub const CORE_WATTS: f64 = 15.0;
+/// What being done counts for in a reward.
+pub const WEIGHT_SUCCESS: f64 = 0.6;
+/// What quality counts for in a reward.
+pub const WEIGHT_QUALITY: f64 = 0.3;
+/// What cost counts against a reward.
+pub const WEIGHT_COST: f64 = 0.05;
+/// What time counts against a reward.
+pub const WEIGHT_LATENCY: f64 = 0.05;
+/// Largest weight that can be set: beyond it, everything else is noise.
+/// Fixed: the bound of the settings themselves.
+pub const WEIGHT_MAX: f64 = 10.0;
+/// Signing keys that a log may have had: one a day for some years.
+/// Fixed: a check of the log holds them in memory.
+pub const KEYS_MAX: usize = 1_000;
+/// Amendments of one receipt that are looked at.
+/// Fixed: what was said first about a receipt is not pushed out by what comes later.
+pub const AMENDMENTS_MAX: usize = 1_000;
+/// Findings that a check of the log names one by one; beyond it they are counted.
+/// Fixed: a person reads them.
+pub const FINDINGS_MAX: usize = 1_000;
+/// Heads that a check of the log compares: one a minute for two months; the rest is covered by later ones.
+/// Fixed: bounds the memory of a check, which anybody makes.
+pub const HEADS_MAX: usize = 100_000;
 /// Processor time that counts as the whole budget of an action in its reward.
-/// Fixed: part of the formula of rewards, which has a version.
 pub const COST_BUDGET_MS: f64 = 1_000.0;
 /// Quality of a tool that reports none.
 /// Fixed: part of the formula of rewards, which has a version.

@@ -1,32 +1,33 @@
 //! The learning signal: what an action was worth, from measured figures.
 
-use effectd_contracts::{Millis, Outcome, Reward, RewardComponents};
+use effectd_contracts::{Millis, Outcome, Receipt, Reward, RewardComponents, RewardInputs, RewardWeights};
 
-use crate::limits::{COST_BUDGET_MS, QUALITY_DEFAULT};
+use crate::limits::{
+    COST_BUDGET_MS, QUALITY_DEFAULT, WEIGHT_COST, WEIGHT_LATENCY, WEIGHT_QUALITY, WEIGHT_SUCCESS,
+};
 
 /// Which formula made a reward; stored beside it, so that learners can tell rewards of different formulas apart.
 pub const FORMULA: u32 = 1;
 
-/// How much each part counts.
+/// How rewards are made: how much each part counts, and what processor time counts as the whole cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
-    /// For having been done.
-    pub success: f64,
-    /// For how well.
-    pub quality: f64,
-    /// Against what it cost.
-    pub cost: f64,
-    /// Against how long it took.
-    pub latency: f64,
+    /// How much each part counts.
+    pub parts: RewardWeights,
+    /// See [`COST_BUDGET_MS`].
+    pub cost_budget_ms: f64,
 }
 
 impl Default for Weights {
     fn default() -> Self {
         Self {
-            success: 0.6,
-            quality: 0.3,
-            cost: 0.05,
-            latency: 0.05,
+            parts: RewardWeights {
+                success: WEIGHT_SUCCESS,
+                quality: WEIGHT_QUALITY,
+                cost: WEIGHT_COST,
+                latency: WEIGHT_LATENCY,
+            },
+            cost_budget_ms: COST_BUDGET_MS,
         }
     }
 }
@@ -54,15 +55,14 @@ pub fn reward(inputs: &Inputs, weights: &Weights) -> Reward {
     } else {
         0.0
     };
-    let cost = unit(inputs.cpu.as_f64() / COST_BUDGET_MS);
+    let cost = unit(inputs.cpu.as_f64() / weights.cost_budget_ms);
     let latency = if inputs.allowed == Millis::ZERO {
         0.0
     } else {
         unit(inputs.took.as_f64() / inputs.allowed.as_f64())
     };
-    let sum = weights.success * success + weights.quality * quality
-        - weights.cost * cost
-        - weights.latency * latency;
+    let parts = &weights.parts;
+    let sum = parts.success * success + parts.quality * quality - parts.cost * cost - parts.latency * latency;
     Reward {
         scalar: round(sum.clamp(-1.0, 1.0)),
         components: RewardComponents {
@@ -72,7 +72,60 @@ pub fn reward(inputs: &Inputs, weights: &Weights) -> Reward {
             cost: round(cost),
         },
         formula: FORMULA,
+        inputs: Some(RewardInputs {
+            quality: inputs.quality.filter(|quality| quality.is_finite()),
+            allowed_ms: inputs.allowed,
+            cost_budget_ms: weights.cost_budget_ms,
+            weights: weights.parts,
+        }),
     }
+}
+
+/// Why a reward cannot be computed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RewardUnknown {
+    /// The receipt does not have what went into it.
+    #[error("the receipt does not hold what its reward was made from")]
+    NoInputs,
+    /// Another version of effectd made it.
+    #[error("the reward was made by formula {0}, which this version does not know")]
+    Formula(u32),
+}
+
+/// What a receipt's reward was made from, and how.
+pub fn inputs_of(receipt: &Receipt) -> Result<(Inputs, Weights), RewardUnknown> {
+    if receipt.reward.formula != FORMULA {
+        return Err(RewardUnknown::Formula(receipt.reward.formula));
+    }
+    let told = receipt.reward.inputs.ok_or(RewardUnknown::NoInputs)?;
+    let inputs = Inputs {
+        outcome: receipt.outcome,
+        quality: told.quality,
+        cpu: receipt.cost.cpu_ms,
+        took: receipt.timing.exec_ms,
+        allowed: told.allowed_ms,
+    };
+    let weights = Weights {
+        parts: told.weights,
+        cost_budget_ms: told.cost_budget_ms,
+    };
+    Ok((inputs, weights))
+}
+
+/// What an action was worth, seen from later: it did not last after all, or it was better or worse than the tool said.
+pub fn amended(
+    receipt: &Receipt,
+    success: Option<bool>,
+    quality: Option<f64>,
+) -> Result<Reward, RewardUnknown> {
+    let (mut inputs, weights) = inputs_of(receipt)?;
+    match success {
+        Some(true) => inputs.outcome = Outcome::Executed,
+        Some(false) => inputs.outcome = Outcome::Failed,
+        None => {}
+    }
+    inputs.quality = quality.or(inputs.quality);
+    Ok(reward(&inputs, &weights))
 }
 
 /// Into [0, 1]; what is not a number counts as nothing.
@@ -91,6 +144,7 @@ fn round(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn inputs(outcome: Outcome, quality: Option<f64>, cpu_ms: u64, took_ms: u64) -> Inputs {
@@ -127,10 +181,13 @@ mod tests {
     #[test]
     fn no_weight_leaves_the_bounds() {
         let heavy = Weights {
-            success: 9.0,
-            quality: 9.0,
-            cost: 9.0,
-            latency: 9.0,
+            parts: RewardWeights {
+                success: 9.0,
+                quality: 9.0,
+                cost: 9.0,
+                latency: 9.0,
+            },
+            ..Weights::default()
         };
         assert_eq!(
             reward(&inputs(Outcome::Executed, Some(1.0), 0, 0), &heavy).scalar,
@@ -140,5 +197,33 @@ mod tests {
             reward(&inputs(Outcome::Failed, None, 9_000, 9_000), &heavy).scalar,
             -1.0
         );
+    }
+
+    #[test]
+    fn a_reward_is_computed_again_from_its_receipt_alone() {
+        let golden = include_str!("../../contracts/tests/golden/receipt.json");
+        let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
+        assert_eq!(inputs_of(&receipt), Err(RewardUnknown::NoInputs));
+        let odd = Weights {
+            cost_budget_ms: 10.0,
+            ..Weights::default()
+        };
+        let inputs = Inputs {
+            outcome: receipt.outcome,
+            quality: Some(0.25),
+            cpu: receipt.cost.cpu_ms,
+            took: receipt.timing.exec_ms,
+            allowed: Millis::from_micros(7_000),
+        };
+        receipt.reward = reward(&inputs, &odd);
+        let (again, weights) = inputs_of(&receipt).unwrap();
+        assert_eq!((again, weights), (inputs, odd));
+        assert_eq!(reward(&again, &weights), receipt.reward);
+        let worse = amended(&receipt, Some(false), None).unwrap();
+        assert!(worse.scalar < 0.0 && worse.components.success == 0.0, "{worse:?}");
+        let better = amended(&receipt, None, Some(1.0)).unwrap();
+        assert!(better.scalar > receipt.reward.scalar, "{better:?}");
+        receipt.reward.formula = 7;
+        assert_eq!(inputs_of(&receipt), Err(RewardUnknown::Formula(7)));
     }
 }

@@ -1,4 +1,4 @@
-//! Tidies up: extends the deliveries of long work, answers callers whose answer was lost, forgets callers that have gone, destroys keys of ended epochs.
+//! Tidies up: signs the head of the log, extends the deliveries of long work, answers callers whose answer was lost, forgets callers that have gone, destroys keys of ended epochs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::failpoint::hit_idle;
+use crate::log;
 use crate::parts::Parts;
 
 /// There is one, restarted when it dies.
@@ -57,6 +58,9 @@ impl Sweeper {
     async fn rest(&self) {
         self.parts.answers.sweep();
         self.parts.control.sweep().await;
+        if let Err(error) = log::head(&self.parts).await {
+            tracing::warn!(%error, "the log has no new head");
+        }
         let Ok(before) = self.parts.clock.now().checked_sub(EPOCH_GRACE) else {
             return;
         };

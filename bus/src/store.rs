@@ -151,6 +151,9 @@ pub trait Store: Send + Sync {
     /// Notes about something, in order, from a place in the log on.
     fn notes(&self, about: &str, from: u64, max: usize) -> Result<Vec<StoredEntry>, StoreError>;
 
+    /// The last note about something.
+    fn last_note(&self, about: &str) -> Result<Option<StoredEntry>, StoreError>;
+
     /// How the log stands: every intent, receipt and note has its place in it, in the order in which they became durable.
     fn log(&self) -> Result<LogStanding, StoreError>;
 

@@ -27,6 +27,8 @@ pub mod log;
 pub mod millis;
 pub mod receipt;
 
+pub mod filter;
+
 pub mod schemas;
 
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
@@ -34,20 +36,23 @@ pub use digest::Digest;
 pub use effects::{Effects, FileState, Observed, PathChange, Restore, Seen, Standing, Touch};
 pub use event::{DecisionData, Event, ExecutedData, Topic};
 pub use failure::{Code, Failure, Gate, Phase};
+pub use filter::{Filter, FilterInvalid};
 pub use ids::{
     ActionId, Capability, EventId, IdInvalid, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId,
     ToolId, TraceId,
 };
-pub use log::{EntryKind, IntentEntry, KeyEntry, LogEntry, LogHead};
+pub use log::{
+    AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,
+};
 pub use millis::Millis;
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };
 pub use receipt::{
-    Attempt, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation, Receipt, Reward,
-    RewardComponents, Signature, Status, Timing,
+    Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation, Receipt,
+    Reward, RewardComponents, RewardInputs, RewardWeights, Signature, Status, Timing,
 };
-pub use request::{ActionRequest, Contract, Origin, PolicyCtx, Qos, Scope, Verification};
+pub use request::{ActionRequest, Candidate, Contract, Origin, PolicyCtx, Qos, Scope, Verification};
 pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
 pub use tool::{
     BaseProfile, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect, SpecInvalid,

@@ -30,6 +30,15 @@ pub const RETRIES_DEFAULT: u32 = 0;
 /// Most capabilities, side effects or key fields that one tool may declare.
 /// Fixed: part of the published schemas.
 pub const SPEC_LIST_MAX: usize = 64;
+/// Most candidates that a planner may name beside what it chose: a menu, not a catalogue; they are stored in clear.
+/// Fixed: part of the published schemas.
+pub const CANDIDATES_MAX: usize = 64;
+/// Longest filter of receipts: a line that a person types.
+/// Fixed: command line and daemon must agree on it.
+pub const FILTER_BYTES_MAX: usize = 2_048;
+/// Most conditions in one filter.
+/// Fixed: command line and daemon must agree on it.
+pub const FILTER_TERMS_MAX: usize = 32;
 /// Largest JSON Schema of a tool's parameters or result, in bytes.
 /// Fixed: part of what a tool's description may be, on whatever machine it is registered.
 pub const SCHEMA_BYTES_MAX: usize = 65_536;

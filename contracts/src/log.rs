@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::canonical;
 use crate::clock::Timestamp;
 use crate::digest::Digest;
-use crate::ids::{ActionId, SpaceId};
-use crate::receipt::{Receipt, Signature};
+use crate::ids::{ActionId, EventId, Principal, ReceiptId, SpaceId};
+use crate::receipt::{Receipt, Reward, Signature};
 
 /// What an entry is. Receipts have no such word; they are what the log is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -21,7 +21,9 @@ pub enum EntryKind {
     Intent,
     /// A key that signs from here on.
     Key,
-    /// Not an entry, but what is signed about all of them.
+    /// What was known later about a receipt.
+    Amendment,
+    /// What the device says about all entries before it.
     Head,
 }
 
@@ -90,6 +92,86 @@ pub struct LogHead {
     pub signature: Option<Signature>,
 }
 
+/// What was known later about a receipt: a file was wrong after all, a test that ran the next day failed. The receipt stays
+/// as it is; learners take the last amendment's reward instead.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AmendmentEntry {
+    /// `amendment`.
+    pub entry: EntryKind,
+    /// Names this amendment.
+    pub amendment_id: EventId,
+    /// The receipt that it is about.
+    pub receipt_id: ReceiptId,
+    /// When.
+    pub at: Timestamp,
+    /// Who says so, by the door's word.
+    pub by: Principal,
+    /// Who found out: `operator`, or the name of whatever checks.
+    pub source: String,
+    /// Whether it counts as done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success: Option<bool>,
+    /// How well, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<f64>,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// What the action was worth, seen from now.
+    pub reward: Reward,
+    /// By the key in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<Signature>,
+}
+
+/// An entry with its place, as it is handed on: on a page of the log, and as a line of a bundle.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogLine {
+    /// Its place, counted from 0.
+    pub index: u64,
+    /// Its hash in the tree: SHA-256 of a zero byte and the entry's canonical JSON.
+    pub hash: Digest,
+    /// The entry; left out if retention has let it go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<Value>,
+}
+
+/// The first line of a bundle: entries of a log that somebody without the store can check.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BundleHead {
+    /// The format: 1.
+    pub bundle: u32,
+    /// The place of the first entry.
+    pub from: u64,
+    /// The tree over the entries before the first: roots of its complete subtrees, the largest first.
+    pub frontier: Vec<Digest>,
+    /// All keys that the log has had.
+    pub keys: Vec<KeyEntry>,
+    /// What all entries up to the last are checked against.
+    pub head: LogHead,
+}
+
+/// The proof that a receipt is in the log, for somebody who has a head.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InclusionProof {
+    /// The format: 1.
+    pub proof: u32,
+    /// Its place in the log.
+    pub index: u64,
+    /// The entry itself.
+    pub entry: Value,
+    /// Hashes beside the way from the entry to the root.
+    pub path: Vec<Digest>,
+    /// All keys that the log has had.
+    pub keys: Vec<KeyEntry>,
+    /// The head that it is proved under.
+    pub head: LogHead,
+}
+
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LogEntry {
@@ -97,6 +179,10 @@ pub enum LogEntry {
     Intent(IntentEntry),
     /// A key.
     Key(KeyEntry),
+    /// What was known later.
+    Amendment(Box<AmendmentEntry>),
+    /// What the device said about the entries before.
+    Head(LogHead),
     /// What happened.
     Receipt(Box<Receipt>),
 }
@@ -104,14 +190,16 @@ pub enum LogEntry {
 impl LogEntry {
     /// Reads an entry.
     pub fn parse(value: &Value) -> Result<Self, serde_json::Error> {
-        use serde::de::Error as _;
         let Some(kind) = value.get("entry") else {
             return Receipt::deserialize(value).map(|receipt| LogEntry::Receipt(Box::new(receipt)));
         };
         match EntryKind::deserialize(kind)? {
             EntryKind::Intent => IntentEntry::deserialize(value).map(LogEntry::Intent),
             EntryKind::Key => KeyEntry::deserialize(value).map(LogEntry::Key),
-            EntryKind::Head => Err(serde_json::Error::custom("a head is no entry")),
+            EntryKind::Amendment => {
+                AmendmentEntry::deserialize(value).map(|entry| LogEntry::Amendment(Box::new(entry)))
+            }
+            EntryKind::Head => LogHead::deserialize(value).map(LogEntry::Head),
         }
     }
 
@@ -121,6 +209,8 @@ impl LogEntry {
         match self {
             LogEntry::Intent(intent) => canonical::of(intent),
             LogEntry::Key(key) => canonical::of(key),
+            LogEntry::Amendment(amendment) => canonical::of(amendment),
+            LogEntry::Head(head) => canonical::of(head),
             LogEntry::Receipt(receipt) => canonical::of(receipt),
         }
         .unwrap_or_default()
@@ -150,6 +240,6 @@ mod tests {
         let mut posing = receipt;
         posing["entry"] = "intent".into();
         assert!(LogEntry::parse(&posing).is_err());
-        assert!(LogEntry::parse(&serde_json::json!({ "entry": "head" })).is_err());
+        assert!(LogEntry::parse(&serde_json::json!({ "entry": "something" })).is_err());
     }
 }

@@ -174,6 +174,33 @@ pub struct Projection {
 }
 
 impl Outcome {
+    /// The wire form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Executed => "executed",
+            Outcome::CachedHit => "cached_hit",
+            Outcome::DryRun => "dry_run",
+            Outcome::Paused => "paused",
+            Outcome::NotStarted => "not_started",
+            Outcome::AwaitingApproval => "awaiting_approval",
+            Outcome::Approved => "approved",
+            Outcome::Executing => "executing",
+            Outcome::DeniedPolicy => "denied_policy",
+            Outcome::Quarantined => "quarantined",
+            Outcome::DeniedHuman => "denied_human",
+            Outcome::Expired => "expired",
+            Outcome::Invalid => "invalid",
+            Outcome::NotFound => "not_found",
+            Outcome::Throttled => "throttled",
+            Outcome::Reverted => "reverted",
+            Outcome::Failed => "failed",
+            Outcome::TimedOut => "timed_out",
+            Outcome::BreakerOpen => "breaker_open",
+            Outcome::Indeterminate => "indeterminate",
+            Outcome::Cancelled => "cancelled",
+        }
+    }
+
     /// All outcomes.
     pub const ALL: [Outcome; 21] = [
         Outcome::Executed,

@@ -16,6 +16,7 @@ use crate::failure::{Code, Failure, Gate};
 use crate::ids::{ActionId, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
 use crate::millis::Millis;
 use crate::outcome::Outcome;
+use crate::request::Candidate;
 use crate::risk::{Mode, ModeSource, RiskTier};
 
 /// What happened to one action, for planners, learners and auditors.
@@ -74,9 +75,24 @@ pub struct Receipt {
     pub isolation: Option<Isolation>,
     /// What was observed to change.
     pub effects: Effects,
+    /// What the planner chose among, if it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
     /// The device's signature over everything else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
+}
+
+/// What the planner chose among, as it told: what an estimate of another planner's choices needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// All that it could have done, and how likely each was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<Candidate>,
+    /// How likely it was to choose what it chose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub propensity: Option<f64>,
 }
 
 /// How an action ended, in the four words of receipts.
@@ -282,6 +298,38 @@ pub struct Reward {
     pub components: RewardComponents,
     /// Which formula made it.
     pub formula: u32,
+    /// What went into it beside the receipt's own figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<RewardInputs>,
+}
+
+/// What goes into a reward beside the figures that the receipt has anyway: with both, anybody can compute it again.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RewardInputs {
+    /// How well, as the tool reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<f64>,
+    /// The time that was allowed.
+    pub allowed_ms: Millis,
+    /// The processor time that counts as the whole cost.
+    pub cost_budget_ms: f64,
+    /// How much each part counted.
+    pub weights: RewardWeights,
+}
+
+/// How much each part of a reward counts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RewardWeights {
+    /// For having been done.
+    pub success: f64,
+    /// For how well.
+    pub quality: f64,
+    /// Against what it cost.
+    pub cost: f64,
+    /// Against how long it took.
+    pub latency: f64,
 }
 
 /// What a reward is made from.

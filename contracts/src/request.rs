@@ -10,7 +10,9 @@ use crate::digest::Digest;
 use crate::failure::{Code, Failure, Phase};
 use crate::ids::{ActionId, IdempotencyKey, SpaceId, SubjectId, ToolId, TraceId};
 use crate::json::{self, JsonInvalid};
-use crate::limits::{ID_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX};
+use crate::limits::{
+    CANDIDATES_MAX, ID_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX,
+};
 
 /// One decision of a planner: do this, there, on this subject's behalf.
 ///
@@ -41,9 +43,30 @@ pub struct ActionRequest {
     /// Go the whole way, but change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// What the planner chose among, for learners. It comes back in the receipt, in clear.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = CANDIDATES_MAX))]
+    pub candidates: Vec<Candidate>,
+    /// How likely the planner was to choose this, for learners. It comes back in the receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub propensity: Option<f64>,
     /// Follows the action through logs, receipt and event; left out, one is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<TraceId>,
+}
+
+/// Something that a planner could have done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Candidate {
+    /// What the planner calls it.
+    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    pub id: String,
+    /// How likely it was to choose this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub propensity: Option<f64>,
 }
 
 /// How patient the caller is.
@@ -205,6 +228,38 @@ impl ActionRequest {
                 return Err(Failure::new(Code::Malformed, Phase::Accept, message));
             }
         }
+        self.check_choice()
+    }
+
+    /// A probability of zero would make an estimate divide by it: who chose something could have chosen it.
+    fn check_choice(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(Code::Malformed, Phase::Accept, message));
+        if self.candidates.len() > CANDIDATES_MAX {
+            return wrong(format!(
+                "{} candidates; at most {CANDIDATES_MAX} are allowed",
+                self.candidates.len()
+            ));
+        }
+        if self
+            .propensity
+            .is_some_and(|share| !(share > 0.0 && share <= 1.0))
+        {
+            return wrong("propensity must be above 0 and at most 1".to_owned());
+        }
+        for candidate in &self.candidates {
+            let id = &candidate.id;
+            if id.is_empty() || id.len() > ID_BYTES_MAX || id.chars().any(char::is_control) {
+                return wrong(format!(
+                    "candidates.id must be printable text of 1 to {ID_BYTES_MAX} bytes"
+                ));
+            }
+            if candidate
+                .propensity
+                .is_some_and(|share| !(0.0..=1.0).contains(&share))
+            {
+                return wrong("candidates.propensity must be from 0 to 1".to_owned());
+            }
+        }
         Ok(())
     }
 
@@ -280,6 +335,23 @@ mod tests {
                 "policy_ctx",
                 json!({ "actor": "" }),
                 "policy_ctx.actor must be printable text",
+            ),
+            ("propensity", json!(0), "propensity must be above 0"),
+            ("propensity", json!(1.5), "propensity must be above 0"),
+            (
+                "candidates",
+                json!([{ "id": "a", "propensity": -0.1 }]),
+                "candidates.propensity must be from 0 to 1",
+            ),
+            (
+                "candidates",
+                json!([{ "id": "" }]),
+                "candidates.id must be printable",
+            ),
+            (
+                "candidates",
+                json!(vec![json!({ "id": "a" }); CANDIDATES_MAX + 1]),
+                "candidates; at most",
             ),
             ("action_id", json!(""), "action_id must not be empty"),
             ("action_id", json!(7), "expected a string"),

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use effectd_contracts::limits::{RETRIES_MAX, TIMEOUT_MS_MAX};
-use effectd_contracts::{ActionRequest, Code, Failure, Gate, Phase, PolicyCtx, Qos, Timestamp, canonical};
+use effectd_contracts::{
+    ActionRequest, Candidate, Code, Failure, Gate, Phase, PolicyCtx, Qos, Timestamp, canonical,
+};
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
@@ -63,6 +65,8 @@ prop_compose! {
         key in prop::option::of(id()),
         dry_run: bool,
         trace in prop::option::of(id()),
+        propensity in prop::option::of(0.001..=1.0_f64),
+        candidates in prop::collection::vec((id(), prop::option::of(0.0..=1.0_f64)), 0..4),
     ) -> ActionRequest {
         let [action_id, subject_id, space_id, tool_id] = ids;
         ActionRequest {
@@ -75,6 +79,8 @@ prop_compose! {
             policy_ctx,
             idempotency_key: key.map(|k| k.parse().unwrap()),
             dry_run,
+            candidates: candidates.into_iter().map(|(id, propensity)| Candidate { id, propensity }).collect(),
+            propensity,
             trace_id: trace.map(|t| t.parse().unwrap()),
         }
     }

@@ -29,6 +29,12 @@ pub const BACKLOG_MAX: u64 = 100_000;
 /// Bytes of decisions that are accepted and not yet ended: they wait on disk, and a gigabyte of them is more than a day's
 /// work of planners.
 pub const BACKLOG_BYTES_MAX: u64 = 1_073_741_824;
+/// Most entries of the log in one answer: with the largest receipts, an answer stays below what a client takes.
+/// Fixed: clients count on it.
+pub const LOG_LIST_MAX: usize = 500;
+/// Longest note of an amendment: a paragraph that a person writes.
+/// Fixed: part of the published interface.
+pub const NOTE_BYTES_MAX: usize = 2_048;
 /// How often the store is asked how it stands.
 pub const PULSE_EVERY: Duration = Duration::from_millis(500);
 /// How old the store's last answer may be before the daemon calls itself not ready.

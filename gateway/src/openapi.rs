@@ -2,7 +2,9 @@
 //!
 //! It is served at `/openapi.json` and checked in as `docs/openapi.json`, so that a change of the interface shows in review.
 
-use effectd_contracts::{ActionRequest, Failure, Gate, Outcome, Phase, Receipt};
+use effectd_contracts::{
+    ActionRequest, AmendmentEntry, Failure, Gate, InclusionProof, LogHead, Outcome, Phase, Receipt,
+};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 use utoipa::OpenApi;
@@ -10,9 +12,9 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
 use crate::problem::Problem;
-use crate::routes::{actions, breakers, health, policy, receipts};
+use crate::routes::{actions, breakers, health, log, policy, receipts};
 use crate::views::{
-    ActionView, BreakerView, Explanation, Health, PolicyChange, PolicyView, ReceiptList, State,
+    ActionView, Amending, BreakerView, Explanation, Health, PolicyChange, PolicyView, ReceiptList, State,
 };
 
 /// Where the types are.
@@ -33,6 +35,15 @@ const SCHEMAS: &str = "/components/schemas";
         actions::cancel,
         receipts::list,
         receipts::show,
+        receipts::amendments,
+        receipts::amend,
+        log::proof,
+        log::show,
+        log::sign,
+        log::heads,
+        log::keys,
+        log::entries,
+        log::frontier,
         policy::show,
         policy::check,
         policy::reload,
@@ -59,7 +70,8 @@ const SCHEMAS: &str = "/components/schemas";
         ReceiptList,
         PolicyView,
         PolicyChange,
-        Explanation
+        Explanation,
+        Amending
     ))
 )]
 struct Door;
@@ -112,6 +124,9 @@ fn contracts() -> Map<String, Value> {
     let mut generator = settings.into_generator();
     generator.subschema_for::<ActionRequest>();
     generator.subschema_for::<Receipt>();
+    generator.subschema_for::<LogHead>();
+    generator.subschema_for::<InclusionProof>();
+    generator.subschema_for::<AmendmentEntry>();
     generator.subschema_for::<Failure>();
     generator.subschema_for::<Outcome>();
     generator.subschema_for::<Phase>();

@@ -1,12 +1,17 @@
 //! What the door tells about actions.
 
 use effectd_actors::history::Page;
-use effectd_actors::{Done, Withdrawal};
-use effectd_contracts::{ActionId, Mode, Outcome, Receipt, SpaceId, SubjectId};
+use effectd_actors::{Done, Withdrawal, reward};
+use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::{
+    ActionId, AmendmentEntry, EntryKind, EventId, Mode, Outcome, Principal, Receipt, SpaceId, SubjectId,
+    Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::limits::NOTE_BYTES_MAX;
 use crate::problem::{Kind, Problem};
 
 pub use crate::routes::breakers::BreakerView;
@@ -147,6 +152,62 @@ impl From<Page> for ReceiptList {
             next,
             follow,
         }
+    }
+}
+
+/// What is known later about a receipt.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Amending {
+    /// Who found out: `operator` if left out, or the name of whatever checks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Whether it counts as done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success: Option<bool>,
+    /// How well, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<f64>,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Amending {
+    /// The entry that says so; why there can be none, if so.
+    pub fn entry(&self, receipt: &Receipt, by: Principal, at: Timestamp) -> Result<AmendmentEntry, String> {
+        if self.success.is_none() && self.quality.is_none() {
+            return Err("say what is known now: whether it counts as done, or how well it was".to_owned());
+        }
+        if self
+            .quality
+            .is_some_and(|quality| !(0.0..=1.0).contains(&quality))
+        {
+            return Err("quality is from 0 to 1".to_owned());
+        }
+        let source = self.source.clone().unwrap_or_else(|| "operator".to_owned());
+        if source.is_empty() || source.len() > ID_BYTES_MAX || source.chars().any(char::is_control) {
+            return Err(format!("source is printable text of 1 to {ID_BYTES_MAX} bytes"));
+        }
+        let note = self.note.clone();
+        if note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
+            return Err(format!("the note is longer than {NOTE_BYTES_MAX} bytes"));
+        }
+        let reward =
+            reward::amended(receipt, self.success, self.quality).map_err(|error| error.to_string())?;
+        Ok(AmendmentEntry {
+            entry: EntryKind::Amendment,
+            amendment_id: EventId::fresh(),
+            receipt_id: receipt.receipt_id.clone(),
+            at,
+            by,
+            source,
+            success: self.success,
+            quality: self.quality,
+            note,
+            reward,
+            signature: None,
+        })
     }
 }
 

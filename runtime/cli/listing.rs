@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use effectd_actors::history;
 use effectd_bus::{Cursor, Order, ReceiptQuery, Store};
-use effectd_contracts::{SpaceId, Status, SubjectId, Timestamp, ToolId};
+use effectd_contracts::{Clock, Filter, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, filter};
 use effectd_gateway::views::ReceiptList;
 use hyper::Method;
 
@@ -18,31 +18,21 @@ pub(super) struct Since(pub(super) Timestamp);
 
 /// `2026-01-01T00:00:00Z`, `90s`, `15m`, `2h`, `7d`.
 pub(super) fn since(text: &str) -> Result<Since, String> {
-    if let Ok(time) = text.parse::<Timestamp>() {
-        return Ok(Since(time));
-    }
-    let wrong =
-        || format!("{text:?} is no time; say 2026-01-01T00:00:00Z, or how long ago: 90s, 15m, 2h, 7d");
-    let unit = text.chars().last().ok_or_else(wrong)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3_600,
-        'd' => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = text[..text.len() - unit.len_utf8()]
-        .parse()
-        .map_err(|_| wrong())?;
-    let ago = std::time::Duration::from_secs(number.checked_mul(seconds).ok_or_else(wrong)?);
-    use effectd_contracts::Clock;
-    let now = effectd_contracts::SystemClock.now();
-    now.checked_sub(ago).map(Since).map_err(|_| wrong())
+    filter::moment(text, SystemClock.now())
+        .map(Since)
+        .map_err(|error| error.to_string())
 }
 
 /// Which receipts.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct Which {
+    /// Conditions that all must hold: tool:files.* status:error subject:agent://planner@* since:2h
+    ///
+    /// There are tool, status, outcome, code, subject, space, principal, action, receipt, trace, key, since and until.
+    /// Commas part alternatives, `*` stands for any text, and a minus sign in front turns a condition round
+    /// (behind `--`, so that it is not taken for a flag).
+    #[arg(value_name = "FILTER")]
+    pub(super) filter: Vec<String>,
     /// Only of this tool
     #[arg(long, value_name = "ID")]
     pub(super) tool: Option<ToolId>,
@@ -52,12 +42,34 @@ pub(super) struct Which {
     /// Only in this space
     #[arg(long, value_name = "ID")]
     pub(super) space: Option<SpaceId>,
-    /// Only of this status: ok, error, denied, skipped …
+    /// Only of this status: ok, error, skipped, quarantined
     #[arg(long, value_name = "STATUS", value_parser = status)]
     pub(super) status: Option<Status>,
     /// Only from this time on: 2026-01-01T00:00:00Z, or how long ago: 90s, 15m, 2h, 7d
     #[arg(long, value_name = "TIME", value_parser = since)]
     pub(super) since: Option<Since>,
+}
+
+impl Which {
+    /// All conditions as one filter.
+    pub(super) fn text(&self) -> String {
+        let mut words = self.filter.clone();
+        let mut add = |name: &str, value: Option<String>| {
+            words.extend(value.map(|value| format!("{name}:\"{value}\"")));
+        };
+        add("tool", self.tool.as_ref().map(ToString::to_string));
+        add("subject", self.subject.as_ref().map(ToString::to_string));
+        add("space", self.space.as_ref().map(ToString::to_string));
+        add("status", self.status.map(|status| status.as_str().to_owned()));
+        add("since", self.since.map(|since| since.0.to_string()));
+        words.join(" ")
+    }
+
+    /// The filter itself, or what is wrong with it.
+    pub(super) fn parsed(&self) -> Result<Filter, Trouble> {
+        let filter = Filter::parse(&self.text(), SystemClock.now());
+        Ok(filter.map_err(|error| Error::Request(error.to_string()))?)
+    }
 }
 
 fn status(text: &str) -> Result<Status, String> {
@@ -83,6 +95,8 @@ pub(super) struct Turn {
 impl Source<'_> {
     /// One page of them.
     pub(super) async fn page(&mut self, which: &Which, turn: Turn) -> Result<ReceiptList, Trouble> {
+        // What is wrong with it is told here, without asking anybody.
+        which.parsed()?;
         match self {
             Source::Daemon(client) => {
                 let path = path(which, turn);
@@ -90,19 +104,21 @@ impl Source<'_> {
                 answer.map_err(Trouble::Refused)
             }
             Source::Direct(store) => {
+                let filter = which.parsed()?;
                 let query = ReceiptQuery {
-                    tool_id: which.tool.clone(),
-                    subject_id: which.subject.clone(),
-                    space_id: which.space.clone(),
-                    status: which.status,
-                    since: which.since.map(|since| since.0),
+                    tool_id: filter.tool(),
+                    subject_id: filter.subject(),
+                    space_id: filter.space(),
+                    status: filter.status(),
+                    since: filter.since(),
+                    until: filter.until(),
                     order: turn.order,
                     cursor: turn.after.map(Cursor),
                     limit: turn.limit,
                     ..ReceiptQuery::default()
                 };
-                let page = history::page(*store, &query, |_| true).map_err(Error::from)?;
-                Ok(page.into())
+                let page = history::page(*store, &query, |receipt| filter.matches(receipt));
+                Ok(page.map_err(Error::from)?.into())
             }
         }
     }
@@ -121,11 +137,7 @@ fn path(which: &Which, turn: Turn) -> String {
         Order::NewestFirst => "newest",
     };
     add("order", Some(order.to_owned()));
-    add("tool", which.tool.as_ref().map(ToString::to_string));
-    add("subject", which.subject.as_ref().map(ToString::to_string));
-    add("space", which.space.as_ref().map(ToString::to_string));
-    add("status", which.status.map(|status| status.as_str().to_owned()));
-    add("since", which.since.map(|since| since.0.to_string()));
+    add("q", Some(which.text()).filter(|text| !text.is_empty()));
     add("after", turn.after.map(|after| after.to_string()));
     add("wait_ms", turn.wait_ms.map(|wait| wait.to_string()));
     path
@@ -137,7 +149,6 @@ mod tests {
 
     #[test]
     fn times_are_given_as_such_or_as_how_long_ago() {
-        use effectd_contracts::Clock;
         let Ok(Since(then)) = since("2h") else {
             panic!("2h is a time")
         };

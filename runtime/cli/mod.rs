@@ -9,6 +9,7 @@ mod config;
 mod dlq;
 mod doctor;
 mod init;
+mod keys;
 mod listing;
 mod output;
 mod policy;
@@ -108,6 +109,7 @@ enum Command {
     Serve(serve::Serve),
     Init(init::Init),
     Receipts(receipts::ReceiptsCommand),
+    Keys(keys::KeysCommand),
     Policy(policy::PolicyCommand),
     Breaker(breaker::BreakerCommand),
     Config(config::ConfigCommand),
@@ -156,6 +158,7 @@ pub fn main() -> ExitCode {
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
         Command::Receipts(receipts) => receipts.main(&common),
+        Command::Keys(keys) => keys.main(&common),
         Command::Policy(policy) => policy.main(&common),
         Command::Breaker(breaker) => breaker.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),

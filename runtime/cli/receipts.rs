@@ -1,4 +1,11 @@
-//! `effectd receipts`: what has happened, and what happens next.
+//! `effectd receipts`: what has happened, what happens next, and the proof of it.
+
+mod amend;
+mod audit;
+mod export;
+mod log;
+mod tail;
+mod verify;
 
 use std::collections::VecDeque;
 
@@ -26,6 +33,14 @@ pub(super) struct ReceiptsCommand {
 enum Verb {
     List(List),
     Show(Show),
+    Tail(tail::Tail),
+    Export(export::Export),
+    Verify(verify::Verify),
+    Proof(verify::Proof),
+    Head(verify::Head),
+    Audit(audit::Audit),
+    Amend(amend::Amend),
+    RecomputeReward(amend::Recompute),
 }
 
 /// List receipts, the last ones first
@@ -34,7 +49,7 @@ enum Verb {
 /// needs a daemon.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd receipts list --limit 5\n  effectd receipts list --since 2h --status ok -o jsonl"
+    after_help = "Examples:\n  effectd receipts list --limit 5\n  effectd receipts list 'tool:files.*' status:ok since:2h -o jsonl"
 )]
 struct List {
     #[command(flatten)]
@@ -82,6 +97,14 @@ impl ReceiptsCommand {
             match self.verb {
                 Verb::List(list) => list.main(common).await,
                 Verb::Show(show) => show.main(common).await,
+                Verb::Tail(tail) => tail.main(common).await,
+                Verb::Export(export) => export.main(common).await,
+                Verb::Verify(verify) => verify.main(common).await,
+                Verb::Proof(proof) => proof.main(common).await,
+                Verb::Head(head) => head.main(common).await,
+                Verb::Audit(audit) => audit.main(common).await,
+                Verb::Amend(amend) => amend.main(common).await,
+                Verb::RecomputeReward(recompute) => recompute.main(common).await,
             }
         })
     }

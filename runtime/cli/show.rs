@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use effectd_contracts::{Gate, GateResult, Outcome, Receipt};
+use effectd_contracts::{Gate, GateResult, Millis, Outcome, Receipt, Timestamp};
 use serde_json::{Map, Value};
 
 /// The receipt in a few lines.
@@ -28,6 +28,9 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
     line("decided", &decided(receipt));
     line("sandbox", &sandbox(receipt));
     line("took", &took(receipt));
+    for (nth, phase) in timeline(receipt).iter().enumerate() {
+        line(if nth == 0 { "timeline" } else { "" }, phase);
+    }
     line("reward", &reward(receipt));
     line("receipt", receipt.receipt_id.as_str());
     line(
@@ -128,6 +131,53 @@ fn took(receipt: &Receipt) -> String {
     format!(
         "{} in all; {} queued, {} in the sandbox, {} of processor time",
         timing.total_ms, timing.queued_ms, timing.exec_ms, cost.cpu_ms
+    )
+}
+
+/// The phases, each at its time after acceptance, with a bar as long as its share.
+fn timeline(receipt: &Receipt) -> Vec<String> {
+    let timing = &receipt.timing;
+    let total = timing.total_ms.as_f64();
+    let at = |time: Timestamp| {
+        let offset = time.duration_since(timing.started_at).as_secs_f64() * 1_000.0;
+        offset.clamp(0.0, total)
+    };
+    let mut phases = vec![phase(0.0, "accepted", None, total)];
+    if timing.queued_ms > Millis::ZERO {
+        phases.push(phase(0.0, "queued", Some(timing.queued_ms), total));
+    }
+    phases.push(phase(timing.queued_ms.as_f64(), "taken up", None, total));
+    for (nth, attempt) in receipt.attempts.iter().enumerate() {
+        let code = attempt.code.map(|code| format!(" ({code})")).unwrap_or_default();
+        let name = format!("attempt {}{code}", nth + 1);
+        phases.push(phase(at(attempt.started_at), &name, Some(attempt.exec_ms), total));
+    }
+    phases.push(phase(total, "receipt", None, total));
+    phases
+}
+
+/// How wide the whole time is drawn.
+const BAR: f64 = 32.0;
+
+fn phase(at_ms: f64, name: &str, took: Option<Millis>, total_ms: f64) -> String {
+    let Some(took) = took else {
+        return format!("{at_ms:>9.2} ms  {name}");
+    };
+    let share = if total_ms > 0.0 {
+        took.as_f64() / total_ms
+    } else {
+        0.0
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of the width is small and not negative"
+    )]
+    let length = (share.clamp(0.0, 1.0) * BAR).round().max(1.0) as usize;
+    format!(
+        "{at_ms:>9.2} ms  {name:<12} {:>9.2} ms  {}",
+        took.as_f64(),
+        "█".repeat(length)
     )
 }
 

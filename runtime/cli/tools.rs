@@ -345,6 +345,8 @@ pub(super) fn request(
         qos: Qos::default(),
         policy_ctx: PolicyCtx::default(),
         idempotency_key: None,
+        candidates: Vec::new(),
+        propensity: None,
         dry_run,
         trace_id: None,
     }

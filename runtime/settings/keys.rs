@@ -155,6 +155,10 @@ const RATE: Kind = Kind::Number {
     max: 1_000_000,
 };
 const SHARE: Kind = Kind::Decimal { min: 0.0, max: 1.0 };
+const WEIGHT: Kind = Kind::Decimal {
+    min: 0.0,
+    max: pipeline::WEIGHT_MAX,
+};
 const WATTS: Kind = Kind::Decimal {
     min: 0.1,
     max: 1_000.0,
@@ -226,6 +230,11 @@ const TABLE: &[Key] = &[
     key!("pipeline.restarts_max" = pipeline::RESTARTS_MAX, Kind::Number { min: 1, max: 1_000 }, Restart, "restarts of one part before the process gives up"),
     key!("pipeline.sweep_every_ms" = pipeline::SWEEP_EVERY, MILLIS, Restart, "how often is looked for what has expired"),
     key!("pipeline.waiting_workers" = pipeline::WAITING_WORKERS, FEW, Restart, "workers of a stage that waits for the disk or for a child"),
+    key!("reward.cost_budget_ms" = pipeline::COST_BUDGET_MS, Kind::Decimal { min: 0.001, max: 86_400_000.0 }, Restart, "processor time that counts as the whole cost of an action in its reward"),
+    key!("reward.weight_cost" = pipeline::WEIGHT_COST, WEIGHT, Restart, "what cost counts against a reward"),
+    key!("reward.weight_latency" = pipeline::WEIGHT_LATENCY, WEIGHT, Restart, "what time counts against a reward"),
+    key!("reward.weight_quality" = pipeline::WEIGHT_QUALITY, WEIGHT, Restart, "what quality counts for in a reward"),
+    key!("reward.weight_success" = pipeline::WEIGHT_SUCCESS, WEIGHT, Restart, "what being done counts for in a reward"),
     key!("runtime.stop_grace_ms" = STOP_GRACE, MILLIS, Restart, "how long work on its way may take to finish when the daemon stops"),
     key!("sandbox.ready_max" = sandbox::READY_MAX, Kind::Number { min: 1, max: 256 }, Restart, "most children kept ready for each profile and space"),
     key!("sandbox.ready_min" = sandbox::READY_MIN, Kind::Number { min: 1, max: 256 }, Restart, "children kept ready for each profile and space when nothing is going on"),

@@ -16,6 +16,7 @@ mod first_use;
 mod in_the_sandbox;
 mod one_receipt;
 mod policy_commands;
+mod receipts;
 mod refusals;
 mod store_commands;
 mod tools;

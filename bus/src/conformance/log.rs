@@ -61,6 +61,8 @@ fn in_order(bench: &mut Bench<'_>) {
         assert_eq!(bench.store.log_entries(5, 9).unwrap(), []);
         assert_eq!(bench.store.notes("key", 0, 9).unwrap(), entries[2..3]);
         assert_eq!(bench.store.notes("key", 3, 9).unwrap(), []);
+        assert_eq!(bench.store.last_note("key").unwrap().as_ref(), Some(&entries[2]));
+        assert_eq!(bench.store.last_note("none"), Ok(None));
         assert_eq!(bench.store.log_place(&first), Ok(Some(1)));
         bench.reopen();
     }

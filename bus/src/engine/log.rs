@@ -3,7 +3,7 @@
 use effectd_contracts::merkle::{self, Frontier};
 use effectd_contracts::{Digest, ReceiptId};
 
-use super::queries::next_posting;
+use super::queries::{next_posting, previous_posting};
 use super::reads::{decode_run, part_of, read_record, receipt_place};
 use super::{Served, Shared, timestamp};
 use crate::codec::{Malformed, Place};
@@ -35,7 +35,7 @@ impl Shared {
         let mut bytes = 0;
         let mut near = None;
         for index in from..size {
-            if entries.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
+            if entries.len() >= max.clamp(1, PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
                 break;
             }
             let entry = log_entry(&served, index, &mut near)?;
@@ -50,7 +50,7 @@ impl Shared {
         served.alive()?;
         let value = keys::text_hash(about);
         let (mut notes, mut at) = (Vec::new(), from);
-        while notes.len() < max.clamp(1, PAGE_ITEMS_MAX) {
+        while notes.len() < max.clamp(1, PAGE_ITEMS_MAX.get()) {
             let Some(index) = next_posting(&served, Dimension::Note, value, at)? else {
                 break;
             };
@@ -58,6 +58,18 @@ impl Shared {
             at = index + 1;
         }
         Ok(notes)
+    }
+
+    pub(crate) fn last_note(&self, about: &str) -> Result<Option<StoredEntry>, StoreError> {
+        let served = self.served();
+        served.alive()?;
+        let Some(last) = served.live().log.size().checked_sub(1) else {
+            return Ok(None);
+        };
+        let found = previous_posting(&served, Dimension::Note, keys::text_hash(about), last)?;
+        found
+            .map(|index| log_entry(&served, index, &mut None))
+            .transpose()
     }
 
     pub(crate) fn log_frontier(&self, size: u64) -> Result<Frontier, StoreError> {

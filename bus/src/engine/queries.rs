@@ -140,7 +140,7 @@ pub(super) fn next_posting(
     Ok(None)
 }
 
-fn previous_posting(
+pub(super) fn previous_posting(
     served: &Served,
     dimension: Dimension,
     value: Hash16,

@@ -333,6 +333,10 @@ impl Store for LocalStore {
         self.shared().notes(about, from, max)
     }
 
+    fn last_note(&self, about: &str) -> Result<Option<StoredEntry>, StoreError> {
+        self.shared().last_note(about)
+    }
+
     fn log(&self) -> Result<LogStanding, StoreError> {
         self.shared().log_standing()
     }

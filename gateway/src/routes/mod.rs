@@ -3,6 +3,7 @@
 pub(crate) mod actions;
 pub(crate) mod breakers;
 pub(crate) mod health;
+pub(crate) mod log;
 pub(crate) mod policy;
 pub(crate) mod receipts;
 
@@ -33,6 +34,17 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/receipts", get(receipts::list))
         .route("/v1/receipts/{id}", get(receipts::show))
         .route("/v1/receipts/{id}/explanation", get(policy::explain_receipt))
+        .route("/v1/receipts/{id}/proof", get(log::proof))
+        .route(
+            "/v1/receipts/{id}/amendments",
+            get(receipts::amendments).post(receipts::amend),
+        )
+        .route("/v1/log", get(log::show))
+        .route("/v1/log/head", post(log::sign))
+        .route("/v1/log/heads", get(log::heads))
+        .route("/v1/log/keys", get(log::keys))
+        .route("/v1/log/entries", get(log::entries))
+        .route("/v1/log/frontier", get(log::frontier))
         .route("/v1/policy", get(policy::show))
         .route("/v1/policy/check", post(policy::check))
         .route("/v1/policy/reload", post(policy::reload))

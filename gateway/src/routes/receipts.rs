@@ -4,21 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_actors::{Cursor, Order, ReceiptQuery, history};
-use effectd_contracts::{Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId, Topic};
+use effectd_actors::{Cursor, Order, ReceiptQuery, history, log};
+use effectd_contracts::json as strict;
+use effectd_contracts::{Filter, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId, Topic};
 use serde::Deserialize;
 
 use super::{json, query_invalid, traced};
 use crate::desk::{Desk, unavailable};
-use crate::limits::{LIST_DEFAULT, LIST_MAX};
+use crate::limits::{CHANGE_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::server::Stage;
-use crate::views::ReceiptList;
+use crate::views::{Amending, ReceiptList};
 
 /// One receipt
 #[utoipa::path(
@@ -62,10 +64,69 @@ pub(crate) fn find(
     }
 }
 
+/// What was known later about a receipt
+#[utoipa::path(
+    get,
+    path = "/v1/receipts/{id}/amendments",
+    tag = "receipts",
+    params(("id" = String, Path, description = "The receipt's id")),
+    responses(
+        (status = 200, description = "In the order of time; the last one counts", body = Vec<serde_json::Value>),
+        (status = 404, description = "No such receipt of yours", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn amendments(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let receipt = find(&desk, &peer, id)?;
+    let found = log::amendments(&*desk.pipeline().parts().store, &receipt.receipt_id);
+    Ok(json(StatusCode::OK, &found.map_err(|error| unavailable(&error))?))
+}
+
+/// Say what is known later about a receipt
+///
+/// The receipt stays as it is; what is said here stands beside it in the log.
+#[utoipa::path(
+    post,
+    path = "/v1/receipts/{id}/amendments",
+    tag = "receipts",
+    params(("id" = String, Path, description = "The receipt's id")),
+    request_body(content = Amending, content_type = "application/json"),
+    responses(
+        (status = 200, description = "It is on disk, signed", body = ref("#/components/schemas/AmendmentEntry"), content_type = "application/json"),
+        (status = 400, description = "It says nothing, or nothing that can be", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such receipt", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn amend(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Problem> {
+    if !peer.operator {
+        let why = "what a receipt is worth is for root and the user that the daemon runs as to say";
+        return Err(Problem::of(Kind::OperatorsOnly, why));
+    }
+    let receipt = find(&desk, &peer, id)?;
+    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
+    let invalid = |why: String| Problem::of(Kind::ChangeInvalid, why);
+    let told: Amending =
+        strict::parse(&body.bytes, CHANGE_BYTES_MAX.get()).map_err(|error| invalid(error.to_string()))?;
+    let parts = desk.pipeline().parts();
+    let entry = told.entry(&receipt, peer.principal.clone(), parts.clock.now());
+    let noted = log::amend(&*parts.store, &parts.identity, entry.map_err(invalid)?).await;
+    Ok(json(StatusCode::OK, &noted.map_err(|error| unavailable(&error))?))
+}
+
 /// What may stand behind `/v1/receipts?`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListQuery {
+    q: Option<String>,
     tool: Option<ToolId>,
     subject: Option<SubjectId>,
     space: Option<SpaceId>,
@@ -86,14 +147,14 @@ enum OrderWord {
 }
 
 impl ListQuery {
-    fn to_query(&self) -> ReceiptQuery {
+    fn to_query(&self, filter: &Filter) -> ReceiptQuery {
         ReceiptQuery {
-            tool_id: self.tool.clone(),
-            subject_id: self.subject.clone(),
-            space_id: self.space.clone(),
-            status: self.status,
-            since: self.since,
-            until: self.until,
+            tool_id: self.tool.clone().or_else(|| filter.tool()),
+            subject_id: self.subject.clone().or_else(|| filter.subject()),
+            space_id: self.space.clone().or_else(|| filter.space()),
+            status: self.status.or_else(|| filter.status()),
+            since: self.since.max(filter.since()),
+            until: [self.until, filter.until()].into_iter().flatten().min(),
             order: match self.order {
                 None | Some(OrderWord::Oldest) => Order::OldestFirst,
                 Some(OrderWord::Newest) => Order::NewestFirst,
@@ -115,6 +176,7 @@ impl ListQuery {
     path = "/v1/receipts",
     tag = "receipts",
     params(
+        ("q" = Option<String>, Query, description = "A filter: `tool:files.* status:error subject:agent://planner@* since:2h`"),
         ("tool" = Option<String>, Query, description = "Of this tool"),
         ("subject" = Option<String>, Query, description = "Of this subject"),
         ("space" = Option<String>, Query, description = "In this space"),
@@ -144,13 +206,17 @@ pub(crate) async fn list(
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
     let wait = asked.wait_ms.map(|asked| desk.wait_time(Some(asked)));
-    let list = look(&desk, &peer, asked.to_query(), wait).await?;
+    let now = desk.pipeline().parts().clock.now();
+    let filter = Filter::parse(asked.q.as_deref().unwrap_or_default(), now);
+    let filter = filter.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
+    let list = look(&desk, &peer, &filter, asked.to_query(&filter), wait).await?;
     Ok(json(StatusCode::OK, &list))
 }
 
 async fn look(
     desk: &Arc<Desk>,
     peer: &Peer,
+    filter: &Filter,
     mut query: ReceiptQuery,
     wait: Option<Duration>,
 ) -> Result<ReceiptList, Problem> {
@@ -162,7 +228,7 @@ async fn look(
         let mut news = store
             .watch(&Topic::ActionExecuted.into())
             .map_err(|error| unavailable(&error))?;
-        let list = page(desk, peer, &query).await?;
+        let list = page(desk, peer, filter, &query).await?;
         let Some(end) = end.filter(|_| list.receipts.is_empty() && list.next.is_none()) else {
             return Ok(list);
         };
@@ -177,11 +243,18 @@ async fn look(
 }
 
 /// One page. Reading and parsing hundreds of receipts would keep a worker from everybody else.
-async fn page(desk: &Arc<Desk>, peer: &Peer, query: &ReceiptQuery) -> Result<ReceiptList, Problem> {
+async fn page(
+    desk: &Arc<Desk>,
+    peer: &Peer,
+    filter: &Filter,
+    query: &ReceiptQuery,
+) -> Result<ReceiptList, Problem> {
     let _turn = desk.turn().await?;
-    let (store, peer, query) = (desk.pipeline().parts().store.clone(), peer.clone(), query.clone());
+    let store = desk.pipeline().parts().store.clone();
+    let (peer, filter, query) = (peer.clone(), filter.clone(), query.clone());
     let read = tokio::task::spawn_blocking(move || {
-        history::page(&*store, &query, |receipt| peer.may_see(receipt)).map(ReceiptList::from)
+        let sees = |receipt: &Receipt| peer.may_see(receipt) && filter.matches(receipt);
+        history::page(&*store, &query, sees).map(ReceiptList::from)
     });
     match read.await {
         Ok(list) => list.map_err(|error| unavailable(&error)),

@@ -1,0 +1,214 @@
+//! The log, for auditors: how it stands, its entries in order, and the proof that a receipt is in it.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use effectd_actors::log::{self, HEADS};
+use effectd_actors::{Store, StoreError};
+use effectd_contracts::LogLine;
+use serde::{Deserialize, Serialize};
+use serde_json::json as value;
+
+use super::receipts::find;
+use super::{json, query_invalid};
+use crate::desk::{Desk, unavailable};
+use crate::limits::LOG_LIST_MAX;
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Range {
+    from: Option<u64>,
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Size {
+    size: u64,
+}
+
+/// How the log stands, and its last signed head
+#[utoipa::path(
+    get,
+    path = "/v1/log",
+    tag = "log",
+    responses(
+        (status = 200, description = "Its size, its root, how many intents are open, and the last head", body = serde_json::Value),
+        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn show(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+    let standing = reading(&desk, |store| {
+        let standing = store.log()?;
+        let head = log::last_head(store)?.map(|(_, head)| head);
+        Ok(value!({ "size": standing.size, "root": standing.root, "open": standing.open, "head": head }))
+    });
+    Ok(json(StatusCode::OK, &standing.await?))
+}
+
+/// Sign a head of the log as it is now
+#[utoipa::path(
+    post,
+    path = "/v1/log/head",
+    tag = "log",
+    responses(
+        (status = 200, description = "The head; the last one if nothing was added since", body = ref("#/components/schemas/LogHead"), content_type = "application/json"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn sign(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Problem> {
+    operators_only(&peer)?;
+    let head = log::head(desk.pipeline().parts()).await;
+    Ok(json(StatusCode::OK, &head.map_err(|error| unavailable(&error))?))
+}
+
+/// The keys that have signed, in order
+#[utoipa::path(
+    get,
+    path = "/v1/log/keys",
+    tag = "log",
+    responses((status = 200, description = "Each signed by the one before it", body = Vec<serde_json::Value>))
+)]
+pub(crate) async fn keys(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+    Ok(json(StatusCode::OK, &reading(&desk, log::keys).await?))
+}
+
+/// Entries of the log, in order
+///
+/// Go on behind the last one's `index`. An entry that retention has let go has only its hash.
+#[utoipa::path(
+    get,
+    path = "/v1/log/entries",
+    tag = "log",
+    params(
+        ("from" = Option<u64>, Query, description = "The first entry"),
+        ("limit" = Option<usize>, Query, description = "At most so many"),
+    ),
+    responses(
+        (status = 200, description = "Some of them; none when there are no more", body = Vec<serde_json::Value>),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn entries(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    range: Result<Query<Range>, QueryRejection>,
+) -> Result<Response, Problem> {
+    operators_only(&peer)?;
+    let (from, limit) = bounds(range)?;
+    let lines = reading(&desk, move |store| lines(&store.log_entries(from, limit)?));
+    Ok(json(StatusCode::OK, &lines.await?))
+}
+
+/// Signed heads of the log, in order
+///
+/// Heads are entries themselves. Go on behind the last one's `index`.
+#[utoipa::path(
+    get,
+    path = "/v1/log/heads",
+    tag = "log",
+    params(
+        ("from" = Option<u64>, Query, description = "The first entry of the log that may be one"),
+        ("limit" = Option<usize>, Query, description = "At most so many"),
+    ),
+    responses(
+        (status = 200, description = "Some of them; none when there are no more", body = Vec<serde_json::Value>),
+    )
+)]
+pub(crate) async fn heads(
+    State(desk): State<Arc<Desk>>,
+    range: Result<Query<Range>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let (from, limit) = bounds(range)?;
+    let lines = reading(&desk, move |store| lines(&store.notes(HEADS, from, limit)?));
+    Ok(json(StatusCode::OK, &lines.await?))
+}
+
+/// The tree over the first entries: roots of its complete subtrees, the largest first
+#[utoipa::path(
+    get,
+    path = "/v1/log/frontier",
+    tag = "log",
+    params(("size" = u64, Query, description = "Over how many entries")),
+    responses(
+        (status = 200, description = "One for each bit of the size", body = Vec<String>),
+        (status = 400, description = "The log is not that long", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn frontier(
+    State(desk): State<Arc<Desk>>,
+    size: Result<Query<Size>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Size { size }) = size.map_err(|error| query_invalid(&error))?;
+    let peaks = reading(&desk, move |store| Ok(store.log_frontier(size)?.peaks().to_vec()));
+    Ok(json(StatusCode::OK, &peaks.await?))
+}
+
+/// The proof that a receipt is in the log
+///
+/// With it and the device's key, nobody needs to ask effectd again whether the receipt is genuine.
+#[utoipa::path(
+    get,
+    path = "/v1/receipts/{id}/proof",
+    tag = "receipts",
+    params(("id" = String, Path, description = "The receipt's id")),
+    responses(
+        (status = 200, description = "The receipt, its place, the way to the root, and the signed head", body = ref("#/components/schemas/InclusionProof"), content_type = "application/json"),
+        (status = 404, description = "No such receipt of yours", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn proof(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let receipt = find(&desk, &peer, id)?;
+    let parts = desk.pipeline().parts();
+    let proof = log::proof(&*parts.store, &parts.identity, &*parts.clock, &receipt.receipt_id).await;
+    let proof = proof.map_err(|error| unavailable(&error))?;
+    let none = || Problem::of(Kind::ReceiptUnknown, "the receipt is not in the log");
+    Ok(json(StatusCode::OK, &proof.ok_or_else(none)?))
+}
+
+fn bounds(range: Result<Query<Range>, QueryRejection>) -> Result<(u64, usize), Problem> {
+    let Query(Range { from, limit }) = range.map_err(|error| query_invalid(&error))?;
+    Ok((
+        from.unwrap_or(0),
+        limit.unwrap_or(LOG_LIST_MAX).clamp(1, LOG_LIST_MAX),
+    ))
+}
+
+fn lines(stored: &[effectd_actors::StoredEntry]) -> Result<Vec<LogLine>, StoreError> {
+    stored.iter().map(log::line).collect()
+}
+
+/// Reads from the store where it holds nobody up.
+async fn reading<T: Serialize + Send + 'static>(
+    desk: &Arc<Desk>,
+    read: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Problem> {
+    let _turn = desk.turn().await?;
+    let store = desk.pipeline().parts().store.clone();
+    match tokio::task::spawn_blocking(move || read(&*store)).await {
+        Ok(Err(StoreError::Invalid(why))) => Err(Problem::of(Kind::QueryInvalid, why)),
+        Ok(answer) => answer.map_err(|error| unavailable(&error)),
+        Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
+    }
+}
+
+fn operators_only(peer: &Peer) -> Result<(), Problem> {
+    if peer.operator {
+        return Ok(());
+    }
+    let why = "the log holds everybody's receipts, and is for root and the user that the daemon runs as";
+    Err(Problem::of(Kind::OperatorsOnly, why))
+}

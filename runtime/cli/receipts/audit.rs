@@ -1,0 +1,193 @@
+//! `effectd receipts audit`: whether what was done was permitted, and stayed where it belonged.
+
+use effectd_bus::Order;
+use effectd_contracts::{Gate, GateResult, Outcome, Receipt, Status};
+use serde_json::{Value, json};
+
+use super::PAGE;
+use crate::cli::backend::{Trouble, ask_or};
+use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::output::{Form, Printer};
+use crate::cli::{Common, complain, stored};
+use crate::exit::Exit;
+
+/// Check that every `ok` receipt passed every gate, and find receipts that reach into another space
+///
+/// Each finding is a row; how many receipts were looked at stands on standard error. Exits with 1 if there is any finding.
+/// Whether the receipts themselves are genuine and complete is what `receipts verify` tells.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd receipts audit since:7d\n  effectd receipts audit 'subject:agent://planner@*' -o jsonl"
+)]
+pub(super) struct Audit {
+    #[command(flatten)]
+    which: Which,
+    /// How findings are shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+const COLUMNS: [(&str, usize); 4] = [("KIND", 12), ("RECEIPT", 36), ("TOOL", 20), ("WHAT", 0)];
+
+impl Audit {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let (looked, found) = ask_or(
+            common,
+            async |client| self.all(Source::Daemon(client)).await,
+            async |state| {
+                let (_, store) = stored::open(common, state)?;
+                self.all(Source::Direct(&*store)).await
+            },
+        )
+        .await?;
+        complain(&format!("{looked} receipts looked at, {found} findings"));
+        Ok(if found == 0 { Exit::Done } else { Exit::Failed })
+    }
+
+    async fn all(&self, mut source: Source<'_>) -> Result<(u64, u64), Trouble> {
+        let mut printer = Printer::new(self.output, true, &COLUMNS);
+        let (mut looked, mut found, mut after) = (0, 0, None);
+        loop {
+            let turn = Turn {
+                order: Order::OldestFirst,
+                after,
+                limit: usize::try_from(PAGE).unwrap_or(1),
+                wait_ms: None,
+            };
+            let page = source.page(&self.which, turn).await?;
+            for receipt in &page.receipts {
+                looked += 1;
+                for (kind, what) in findings(receipt) {
+                    found += 1;
+                    let value = json!({
+                        "kind": kind, "receipt_id": receipt.receipt_id, "action_id": receipt.action_id,
+                        "tool_id": receipt.tool_id, "space_id": receipt.space_id, "what": what,
+                        "artifact_ids": receipt.outputs.get("artifact_ids"),
+                    });
+                    let cells = [
+                        kind,
+                        receipt.receipt_id.as_str(),
+                        receipt.tool_id.as_str(),
+                        what.as_str(),
+                    ];
+                    printer.row(&value, &cells);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        printer.finish();
+        Ok((looked, found))
+    }
+}
+
+/// What is not as it should be.
+fn findings(receipt: &Receipt) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    if receipt.status == Status::Ok {
+        found.extend(not_permitted(receipt).map(|what| ("not_permitted", what)));
+        if receipt.outcome == Outcome::Executed && !receipt.attempts.is_empty() && receipt.isolation.is_none()
+        {
+            found.push(("not_confined", "it ran, and no isolation is on record".to_owned()));
+        }
+    }
+    let elsewhere = other_spaces(receipt);
+    if !elsewhere.is_empty() && receipt.status == Status::Ok {
+        let what = format!(
+            "done in {}, but it names {}",
+            receipt.space_id,
+            elsewhere.join(", ")
+        );
+        found.push(("cross_space", what));
+    }
+    found
+}
+
+/// Why a success should not have been one, by its own record.
+fn not_permitted(receipt: &Receipt) -> Option<String> {
+    let Some(decision) = &receipt.decision else {
+        return Some("the policy was never asked".to_owned());
+    };
+    if !["permit", "needs_approval"].contains(&decision.verdict.as_str()) {
+        return Some(format!("the verdict was {}", decision.verdict));
+    }
+    let failed: Vec<String> = Gate::ALL
+        .into_iter()
+        .filter(|gate| !passed(*gate, receipt.policy.get(*gate)))
+        .map(|gate| gate.as_str().to_owned())
+        .collect();
+    (!failed.is_empty()).then(|| format!("it did not pass {}", failed.join(", ")))
+}
+
+/// Only redaction may have had nothing to do, or something that it changed.
+fn passed(gate: Gate, result: GateResult) -> bool {
+    match result {
+        GateResult::Ok => true,
+        GateResult::Applied | GateResult::NotApplicable => gate == Gate::Redaction,
+        GateResult::Deny | GateResult::Quarantine => false,
+    }
+}
+
+/// Spaces that the parameters name beside the receipt's own: as the policy saw them, and as they are told.
+fn other_spaces(receipt: &Receipt) -> Vec<String> {
+    let facts = receipt.decision.as_ref().map(|decision| &decision.facts);
+    let seen = facts
+        .and_then(|facts| facts.pointer("/inspection/spaces"))
+        .and_then(Value::as_array);
+    let named = seen.into_iter().flatten().chain(receipt.inputs.get("space_id"));
+    let mut others: Vec<String> = named
+        .filter_map(Value::as_str)
+        .filter(|space| *space != receipt.space_id.as_str())
+        .map(str::to_owned)
+        .collect();
+    others.sort();
+    others.dedup();
+    others
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn receipt() -> Receipt {
+        serde_json::from_str(include_str!("../../../contracts/tests/golden/receipt.json")).unwrap()
+    }
+
+    fn kinds(receipt: &Receipt) -> Vec<&'static str> {
+        findings(receipt).into_iter().map(|(kind, _)| kind).collect()
+    }
+
+    #[test]
+    fn each_anomaly_is_found_and_an_honest_receipt_is_not() {
+        assert!(kinds(&receipt()).is_empty());
+        for gate in Gate::ALL {
+            let mut bad = receipt();
+            bad.policy.set(gate, GateResult::Deny);
+            assert_eq!(kinds(&bad), ["not_permitted"], "{gate:?}");
+            bad.status = Status::Error;
+            assert!(kinds(&bad).is_empty(), "a refusal is no anomaly");
+        }
+        let mut skipped = receipt();
+        skipped.policy.consent = GateResult::NotApplicable;
+        assert_eq!(kinds(&skipped), ["not_permitted"]);
+        let mut unasked = receipt();
+        unasked.decision = None;
+        assert_eq!(kinds(&unasked), ["not_permitted"]);
+        let mut denied = receipt();
+        denied.decision.as_mut().unwrap().verdict = "deny".to_owned();
+        assert_eq!(kinds(&denied), ["not_permitted"]);
+        let mut loose = receipt();
+        loose.isolation = None;
+        assert_eq!(kinds(&loose), ["not_confined"]);
+        let mut told = receipt();
+        told.inputs.insert("space_id".to_owned(), "personal:bob".into());
+        assert_eq!(kinds(&told), ["cross_space"]);
+        let mut seen = receipt();
+        seen.decision.as_mut().unwrap().facts =
+            json!({ "inspection": { "spaces": ["shared:household", "personal:bob"] } });
+        assert_eq!(kinds(&seen), ["cross_space"]);
+    }
+}

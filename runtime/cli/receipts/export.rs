@@ -1,0 +1,381 @@
+//! `effectd receipts export`: receipts for spreadsheets and learners, and bundles for whoever checks.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use effectd_actors::Store;
+use effectd_bus::Order;
+use effectd_contracts::{AmendmentEntry, BundleHead, Receipt, ReceiptId, canonical};
+use hyper::Method;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::PAGE;
+use super::log::Log;
+use crate::cli::backend::{Trouble, ask_or};
+use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::{Common, complain, stored};
+use crate::error::Error;
+use crate::exit::Exit;
+
+/// How receipts are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// One receipt a line, in canonical JSON: as it was signed.
+    Jsonl,
+    /// The figures of each as a row.
+    Csv,
+}
+
+/// Write receipts, the oldest first, to standard output, as a dataset, or as a bundle that anybody can check
+///
+/// A dataset is a folder with `receipts.jsonl`, `amendments.jsonl` and `manifest.json`; for the same receipts it is the same
+/// on every machine, byte for byte. A bundle holds entries of the log with a signed head: `effectd receipts verify` checks
+/// it anywhere. Memory does not grow with the number of receipts.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd receipts export 'tool:files.*' since:7d --format csv\n  effectd receipts export --dataset march until:2026-04-01T00:00:00Z\n  effectd receipts export --bundle log.jsonl"
+)]
+pub(super) struct Export {
+    #[command(flatten)]
+    which: Which,
+    /// How receipts are written to standard output
+    #[arg(long, value_enum, default_value = "jsonl", value_name = "FORMAT")]
+    format: Format,
+    /// Begin behind this many receipts: where an export that broke off had come to
+    #[arg(long, value_name = "NUMBER")]
+    after: Option<u64>,
+    /// Write a dataset into a folder that is not there yet
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["bundle", "after"])]
+    dataset: Option<PathBuf>,
+    /// Write a bundle of the log into a file that is not there yet
+    #[arg(long, value_name = "FILE", conflicts_with = "filter")]
+    bundle: Option<PathBuf>,
+    /// The first entry of the bundle
+    #[arg(long, value_name = "ENTRY", default_value_t = 0, requires = "bundle")]
+    from: u64,
+}
+
+impl Export {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        if let Some(path) = &self.bundle {
+            return ask_or(
+                common,
+                async |client| bundle(Log::Daemon(client), path, self.from).await,
+                async |state| bundle(Log::direct(common, state)?, path, self.from).await,
+            )
+            .await;
+        }
+        ask_or(
+            common,
+            async |client| self.receipts(Source::Daemon(client)).await,
+            async |state| {
+                let (_, store) = stored::open(common, state)?;
+                self.receipts(Source::Direct(&*store)).await
+            },
+        )
+        .await
+    }
+
+    async fn receipts(&self, mut source: Source<'_>) -> Result<Exit, Trouble> {
+        // Nothing is written before it is known that somebody answers.
+        let first = Turn {
+            order: Order::OldestFirst,
+            after: None,
+            limit: 1,
+            wait_ms: None,
+        };
+        source.page(&self.which, first).await?;
+        if let Some(folder) = &self.dataset {
+            return dataset(source, &self.which, folder).await;
+        }
+        let mut out = BufWriter::new(io::stdout().lock());
+        if self.format == Format::Csv && self.after.is_none() {
+            let _ = writeln!(out, "{}", COLUMNS.join(","));
+        }
+        let format = self.format;
+        let reached = each(source, &self.which, self.after, async |_, page| {
+            for receipt in page {
+                let text = match format {
+                    Format::Jsonl => text(receipt),
+                    Format::Csv => csv(receipt),
+                };
+                writeln!(out, "{text}")
+                    .map_err(|error| Error::Request(format!("standard output: {error}")))?;
+            }
+            Ok(())
+        })
+        .await?;
+        if let Some(reached) = reached {
+            complain(&format!("to go on later: --after {reached}"));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+/// A receipt as it was signed.
+fn text(receipt: &Receipt) -> String {
+    // A receipt is plain data with text keys, for which serde_json has no failure.
+    canonical::of(receipt).unwrap_or_default()
+}
+
+/// Goes through receipts page by page; the place that was reached.
+async fn each(
+    mut source: Source<'_>,
+    which: &Which,
+    after: Option<u64>,
+    mut page_of: impl AsyncFnMut(&mut Source<'_>, &[Receipt]) -> Result<(), Trouble>,
+) -> Result<Option<u64>, Trouble> {
+    let mut after = after;
+    loop {
+        let turn = Turn {
+            order: Order::OldestFirst,
+            after,
+            limit: usize::try_from(PAGE).unwrap_or(1),
+            wait_ms: None,
+        };
+        let page = source.page(which, turn).await?;
+        page_of(&mut source, &page.receipts).await?;
+        after = page.next.or(page.follow).or(after);
+        if page.next.is_none() {
+            return Ok(after);
+        }
+    }
+}
+
+const COLUMNS: [&str; 22] = [
+    "receipt_id",
+    "action_id",
+    "tool_id",
+    "tool_version",
+    "space_id",
+    "subject_id",
+    "principal",
+    "status",
+    "outcome",
+    "code",
+    "started_at",
+    "ended_at",
+    "queued_ms",
+    "exec_ms",
+    "total_ms",
+    "cpu_ms",
+    "energy_mwh",
+    "bytes_written",
+    "attempts",
+    "reward",
+    "propensity",
+    "trace_id",
+];
+
+/// The figures of a receipt as a row.
+fn csv(receipt: &Receipt) -> String {
+    let choice = receipt.choice.as_ref();
+    let number = |number: Option<f64>| number.map(|number| number.to_string()).unwrap_or_default();
+    let cells = [
+        receipt.receipt_id.to_string(),
+        receipt.action_id.to_string(),
+        receipt.tool_id.to_string(),
+        receipt.tool_version.clone().unwrap_or_default(),
+        receipt.space_id.to_string(),
+        receipt.subject_id.to_string(),
+        receipt.principal.to_string(),
+        receipt.status.as_str().to_owned(),
+        receipt.outcome.as_str().to_owned(),
+        receipt
+            .error
+            .as_ref()
+            .map(|failure| failure.code.to_string())
+            .unwrap_or_default(),
+        receipt.timing.started_at.to_string(),
+        receipt.timing.ended_at.to_string(),
+        receipt.timing.queued_ms.as_f64().to_string(),
+        receipt.timing.exec_ms.as_f64().to_string(),
+        receipt.timing.total_ms.as_f64().to_string(),
+        receipt.cost.cpu_ms.as_f64().to_string(),
+        receipt.cost.energy_mwh.to_string(),
+        receipt
+            .cost
+            .bytes_written
+            .map(|bytes| bytes.to_string())
+            .unwrap_or_default(),
+        receipt.attempts.len().to_string(),
+        receipt.reward.scalar.to_string(),
+        number(choice.and_then(|choice| choice.propensity)),
+        receipt.trace_id.to_string(),
+    ];
+    cells.map(|cell| quoted(&cell)).join(",")
+}
+
+/// A cell as RFC 4180 has it. A cell that a spreadsheet would take for a formula begins with an apostrophe.
+fn quoted(cell: &str) -> String {
+    let formula = cell.starts_with(['=', '+', '@', '\t', '\r'])
+        || (cell.starts_with('-') && cell.parse::<f64>().is_err());
+    let cell = if formula {
+        format!("'{cell}")
+    } else {
+        cell.to_owned()
+    };
+    if cell.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell
+    }
+}
+
+/// A file that is written once, with its digest.
+struct Made {
+    file: BufWriter<File>,
+    path: PathBuf,
+    digest: Sha256,
+    lines: u64,
+}
+
+impl Made {
+    fn new(path: PathBuf) -> Result<Self, Error> {
+        let file = File::create_new(&path).map_err(|error| failed(&path, &error))?;
+        Ok(Self {
+            file: BufWriter::new(file),
+            path,
+            digest: Sha256::new(),
+            lines: 0,
+        })
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), Error> {
+        self.digest.update(text);
+        self.digest.update("\n");
+        self.lines += 1;
+        writeln!(self.file, "{text}").map_err(|error| failed(&self.path, &error))
+    }
+
+    /// Its digest and its number of lines, once it is on disk.
+    fn finish(mut self) -> Result<(String, u64), Error> {
+        let written = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
+        written.map_err(|error| failed(&self.path, &error))?;
+        let digest = effectd_contracts::Digest::from_bytes(self.digest.finalize().into());
+        Ok((digest.to_string(), self.lines))
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Error {
+    Error::Request(format!("{} cannot be written: {error}", path.display()))
+}
+
+/// What was known later about a receipt.
+async fn amendments(source: &mut Source<'_>, receipt: &ReceiptId) -> Result<Vec<AmendmentEntry>, Trouble> {
+    match source {
+        Source::Daemon(client) => {
+            let path = format!("/v1/receipts/{receipt}/amendments");
+            client
+                .call(Method::GET, &path, Vec::new())
+                .await?
+                .map_err(Trouble::Refused)
+        }
+        Source::Direct(store) => {
+            let store: &dyn Store = *store;
+            Ok(effectd_actors::log::amendments(store, receipt).map_err(Error::from)?)
+        }
+    }
+}
+
+/// Receipts, what was known later about them, and a manifest that says what they are. Nothing in it depends on where or when
+/// it is made.
+async fn dataset(source: Source<'_>, which: &Which, folder: &Path) -> Result<Exit, Trouble> {
+    let filter = which.parsed()?;
+    fs::create_dir(folder).map_err(|error| failed(folder, &error))?;
+    let mut receipts = Made::new(folder.join("receipts.jsonl"))?;
+    let mut later = Made::new(folder.join("amendments.jsonl"))?;
+    let (mut first, mut last): (Option<ReceiptId>, Option<ReceiptId>) = (None, None);
+    each(source, which, None, async |source, page| {
+        for receipt in page {
+            receipts.line(&text(receipt))?;
+            for amendment in amendments(source, &receipt.receipt_id).await? {
+                later.line(&canonical::of(&amendment).unwrap_or_default())?;
+            }
+            first.get_or_insert_with(|| receipt.receipt_id.clone());
+            last = Some(receipt.receipt_id.clone());
+        }
+        Ok(())
+    })
+    .await?;
+    let (receipts, count) = receipts.finish()?;
+    let (later, amended) = later.finish()?;
+    let manifest = json!({
+        "dataset": 1,
+        "since": filter.since().map(|time| time.to_string()),
+        "until": filter.until().map(|time| time.to_string()),
+        "first": first,
+        "last": last,
+        "files": {
+            "receipts.jsonl": { "digest": receipts, "lines": count },
+            "amendments.jsonl": { "digest": later, "lines": amended },
+        },
+    });
+    let mut made = Made::new(folder.join("manifest.json"))?;
+    made.line(&canonical::to_string(&manifest))?;
+    let (digest, _) = made.finish()?;
+    complain(&format!(
+        "{count} receipts, {amended} amendments; the manifest's digest is {digest}"
+    ));
+    Ok(Exit::Done)
+}
+
+/// Entries of the log up to a head that is signed now.
+async fn bundle(mut log: Log<'_>, path: &Path, from: u64) -> Result<Exit, Trouble> {
+    let head = log.head().await?;
+    if from > head.size {
+        let why = format!("the log has {} entries; there is no entry {from}", head.size);
+        return Err(Error::Request(why).into());
+    }
+    let before = log.frontier(from).await?;
+    let first = BundleHead {
+        bundle: 1,
+        from,
+        frontier: before.peaks().to_vec(),
+        keys: log.keys().await?,
+        head: head.clone(),
+    };
+    let mut made = Made::new(path.to_owned())?;
+    made.line(&canonical::of(&first).unwrap_or_default())?;
+    let mut next = from;
+    while next < head.size {
+        let lines = log.entries(next).await?;
+        let Some(last) = lines.last() else { break };
+        next = last.index + 1;
+        for entry in lines.iter().filter(|entry| entry.index < head.size) {
+            made.line(&canonical::of(entry).unwrap_or_default())?;
+        }
+    }
+    let (_, lines) = made.finish()?;
+    complain(&format!(
+        "{} entries, under a head of {} signed at {}",
+        lines - 1,
+        head.size,
+        head.at
+    ));
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_row_has_a_cell_for_every_column_and_no_formula() {
+        let golden = include_str!("../../../contracts/tests/golden/receipt.json");
+        let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
+        receipt.trace_id = effectd_contracts::TraceId::new("=HYPERLINK(\"x\"),y").unwrap();
+        let row = csv(&receipt);
+        assert!(row.ends_with(",\"'=HYPERLINK(\"\"x\"\"),y\""), "{row}");
+        receipt.trace_id = effectd_contracts::TraceId::new("t").unwrap();
+        assert_eq!(csv(&receipt).split(',').count(), COLUMNS.len());
+        assert_eq!(
+            (quoted("-0.1"), quoted("-x")),
+            ("-0.1".to_owned(), "'-x".to_owned())
+        );
+    }
+}

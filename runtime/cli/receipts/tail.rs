@@ -1,0 +1,114 @@
+//! `effectd receipts tail`: every receipt as it comes, for programs, from where they were last time.
+
+use std::path::{Path, PathBuf};
+
+use effectd_bus::Order;
+use effectd_contracts::canonical;
+
+use super::{PAGE, WATCH_STEP_MS, until_back};
+use crate::cli::backend::{Trouble, ask_or};
+use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::output::line;
+use crate::cli::{Common, complain, stored};
+use crate::client::ClientError;
+use crate::error::Error;
+use crate::exit::Exit;
+
+/// Print receipts as JSON lines, the oldest first, and each new one as it is made
+///
+/// With --cursor, the place that was reached is kept in a file, and the next time it goes on there: after a crash some may
+/// come twice, none is missed. Without a daemon nothing new comes, and it ends.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd receipts tail --once 'tool:files.*'\n  effectd receipts tail --once --cursor learner.cursor"
+)]
+pub(super) struct Tail {
+    #[command(flatten)]
+    which: Which,
+    /// Where the place is kept; made if it is not there
+    #[arg(long, value_name = "FILE")]
+    cursor: Option<PathBuf>,
+    /// End when there are no more
+    #[arg(long)]
+    once: bool,
+}
+
+impl Tail {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let begin = self.cursor.as_deref().map(Cursor::read).transpose()?.flatten();
+        ask_or(
+            common,
+            async |client| self.follow(Source::Daemon(client), begin, self.once).await,
+            async |state| {
+                let (_, store) = stored::open(common, state)?;
+                self.follow(Source::Direct(&*store), begin, true).await
+            },
+        )
+        .await
+    }
+
+    async fn follow(&self, mut source: Source<'_>, begin: Option<u64>, once: bool) -> Result<Exit, Trouble> {
+        let mut after = begin;
+        loop {
+            let turn = Turn {
+                order: Order::OldestFirst,
+                after,
+                limit: usize::try_from(PAGE).unwrap_or(1),
+                wait_ms: (!once).then_some(WATCH_STEP_MS),
+            };
+            let page = match source.page(&self.which, turn).await {
+                Err(Trouble::Client(error @ (ClientError::NoDaemon(_) | ClientError::Broken(_))))
+                    if !once && after != begin =>
+                {
+                    complain(&format!("{error}; waiting for it to come back"));
+                    if let Source::Daemon(client) = &mut source {
+                        until_back(client).await;
+                    }
+                    continue;
+                }
+                page => page?,
+            };
+            for receipt in &page.receipts {
+                // A receipt is plain data with text keys, for which serde_json has no failure.
+                line(&canonical::of(receipt).unwrap_or_default());
+            }
+            let reached = page.next.or(page.follow).or(after);
+            if reached != after
+                && let (Some(path), Some(reached)) = (&self.cursor, reached)
+            {
+                Cursor::write(path, reached)?;
+            }
+            after = reached;
+            if once && page.next.is_none() {
+                return Ok(Exit::Done);
+            }
+        }
+    }
+}
+
+/// The place that was reached, in a file that is replaced as a whole.
+pub(super) struct Cursor;
+
+impl Cursor {
+    pub(super) fn read(path: &Path) -> Result<Option<u64>, Error> {
+        let unusable = |why: String| Error::Request(format!("the cursor {}: {why}", path.display()));
+        match std::fs::read_to_string(path) {
+            Ok(text) => {
+                let number = text.trim().parse();
+                number
+                    .map(Some)
+                    .map_err(|_| unusable("it does not hold a place; remove it to begin anew".to_owned()))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(unusable(error.to_string())),
+        }
+    }
+
+    fn write(path: &Path, reached: u64) -> Result<(), Error> {
+        let draft = path.with_extension("draft");
+        let written = std::fs::write(&draft, format!("{reached}\n"))
+            .and_then(|()| std::fs::File::open(&draft)?.sync_all())
+            .and_then(|()| std::fs::rename(&draft, path));
+        written.map_err(|error| Error::Request(format!("the cursor {}: {error}", path.display())))
+    }
+}

@@ -1,0 +1,279 @@
+//! `effectd receipts verify|proof|head`: whether what is on record is what was signed, all of it and in order.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use effectd_actors::proof::{Checker, Report, check_proof};
+use effectd_contracts::limits::{REQUEST_BYTES_MAX, TOOL_REPLY_BYTES_MAX};
+use effectd_contracts::merkle::Frontier;
+use effectd_contracts::{BundleHead, InclusionProof, LogEntry, LogHead, LogLine, ReceiptId};
+use serde::de::DeserializeOwned;
+
+use super::log::Log;
+use crate::cli::backend::{Trouble, ask_or};
+use crate::cli::output::{Form, for_programs, line};
+use crate::cli::{Common, complain};
+use crate::error::Error;
+use crate::exit::Exit;
+
+/// Longest line of a bundle: the largest receipt fits several times.
+const LINE_BYTES_MAX: u64 = 4 * (REQUEST_BYTES_MAX + TOOL_REPLY_BYTES_MAX) as u64;
+/// Lines of a bundle that are checked together.
+const PAGE: usize = 500;
+
+/// Check that every receipt is genuine, that none is missing, and that nothing was changed
+///
+/// Without FILE, the log of this store is read from its first entry to its last: every hash and signature, the order, the
+/// tree against every head that was ever signed, and that every intent has its receipt. With FILE, the same is done with a
+/// bundle (`receipts export --bundle`) or a single proof (`receipts proof`), without any store. Exits with 1 if anything is
+/// wrong, and says which entry.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd receipts verify\n  effectd receipts export --bundle week.jsonl\n  effectd receipts verify week.jsonl"
+)]
+pub(super) struct Verify {
+    /// A bundle or a proof; without it, this store
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// A head that you took earlier, in a file: the log must still begin with what it speaks of
+    #[arg(long, value_name = "FILE")]
+    head: Option<PathBuf>,
+    /// A key that must be among those that signed: its id, or the whole key in hex
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// How the answer is shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+/// Print the proof that a receipt is in the log, for somebody who does not have the store
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd receipts proof 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
+pub(super) struct Proof {
+    /// Which receipt
+    #[arg(value_name = "RECEIPT")]
+    receipt: ReceiptId,
+}
+
+/// Sign a head of the log as it is now, and print it
+///
+/// Whoever keeps a copy of it elsewhere can later tell whether anything before it was changed: `receipts verify --head`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd receipts head")]
+pub(super) struct Head {}
+
+impl Head {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let head = ask_or(
+            common,
+            async |client| Log::Daemon(client).head().await,
+            async |state| Log::direct(common, state)?.head().await,
+        );
+        for_programs(Form::Json, &head.await?);
+        Ok(Exit::Done)
+    }
+}
+
+impl Proof {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let proof = ask_or(
+            common,
+            async |client| Log::Daemon(client).proof(&self.receipt).await,
+            async |state| Log::direct(common, state)?.proof(&self.receipt).await,
+        );
+        for_programs(Form::Jsonl, &proof.await?);
+        Ok(Exit::Done)
+    }
+}
+
+impl Verify {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let known: Option<LogHead> = self.head.as_deref().map(read_json).transpose()?;
+        let report = match &self.file {
+            Some(file) => self.of_file(file, known)?,
+            None => {
+                ask_or(
+                    common,
+                    async |client| self.of_log(Log::Daemon(client), known.clone()).await,
+                    async |state| self.of_log(Log::direct(common, state)?, known.clone()).await,
+                )
+                .await?
+            }
+        };
+        report.findings.iter().for_each(|finding| complain(&finding.what));
+        let more = report.findings_total - report.findings.len() as u64;
+        if more > 0 {
+            complain(&format!("and {more} more"));
+        }
+        if !for_programs(self.output, &report) {
+            line(&told(&report));
+        }
+        Ok(if report.ok { Exit::Done } else { Exit::Failed })
+    }
+
+    async fn of_log(&self, mut log: Log<'_>, known: Option<LogHead>) -> Result<Report, Trouble> {
+        let head = log.head().await?;
+        let mut checker = Checker::new(Frontier::default(), &log.keys().await?);
+        let mut from = 0;
+        loop {
+            let heads = log.heads(from).await?;
+            let Some(last) = heads.last() else { break };
+            from = last.index + 1;
+            expect_heads(&mut checker, &heads, head.size);
+        }
+        known.into_iter().for_each(|known| checker.expect(known));
+        let mut next = 0;
+        while next < head.size {
+            let mut lines = log.entries(next).await?;
+            lines.retain(|line| line.index < head.size);
+            let Some(last) = lines.last() else { break };
+            next = last.index + 1;
+            checker.entries(&lines);
+        }
+        Ok(checker.finish(&head, self.key.as_deref()))
+    }
+
+    fn of_file(&self, path: &Path, known: Option<LogHead>) -> Result<Report, Trouble> {
+        let mut lines = Lines::open(path)?;
+        let first = lines.next().transpose()?.unwrap_or_default();
+        if let Ok(proof) = serde_json::from_slice::<InclusionProof>(&first) {
+            return Ok(self.of_proof(&proof));
+        }
+        let not_one = |error: serde_json::Error| {
+            Error::Request(format!(
+                "{} is neither a bundle nor a proof: {error}",
+                path.display()
+            ))
+        };
+        let bundle: BundleHead = serde_json::from_slice(&first).map_err(not_one)?;
+        if bundle.bundle != 1 {
+            let why = format!(
+                "{} is a bundle of format {}; this version knows 1",
+                path.display(),
+                bundle.bundle
+            );
+            return Err(Error::Request(why).into());
+        }
+        let before = Frontier::restore(bundle.from, bundle.frontier.clone());
+        let before = before
+            .ok_or_else(|| Error::Request(format!("{} begins with a tree that cannot be", path.display())))?;
+        let mut checker = Checker::new(before, &bundle.keys);
+        // Heads stand behind what they speak of, so they are read first.
+        for line in lines {
+            if let Ok(line) = serde_json::from_slice::<LogLine>(&line?) {
+                expect_heads(&mut checker, &[line], bundle.head.size);
+            }
+        }
+        known.into_iter().for_each(|known| checker.expect(known));
+        let mut page = Vec::with_capacity(PAGE);
+        for (number, line) in Lines::open(path)?.enumerate().skip(1) {
+            match serde_json::from_slice::<LogLine>(&line?) {
+                Ok(line) => page.push(line),
+                Err(error) => checker.fault(&page, format!("line {} cannot be read: {error}", number + 1)),
+            }
+            if page.len() == PAGE {
+                checker.entries(&page);
+                page.clear();
+            }
+        }
+        checker.entries(&page);
+        Ok(checker.finish(&bundle.head, self.key.as_deref()))
+    }
+
+    fn of_proof(&self, proof: &InclusionProof) -> Report {
+        let findings = check_proof(proof, self.key.as_deref());
+        Report {
+            ok: findings.is_empty(),
+            from: proof.index,
+            size: proof.head.size,
+            root: Some(proof.head.root),
+            receipts: 1,
+            heads: 1,
+            open: proof.head.open,
+            keys: proof.keys.iter().map(|key| key.key_id.clone()).collect(),
+            findings_total: findings.len() as u64,
+            findings,
+            ..Report::default()
+        }
+    }
+}
+
+/// Lets the checker know the heads among some entries.
+fn expect_heads(checker: &mut Checker, lines: &[LogLine], size: u64) {
+    for entry in lines.iter().filter_map(|line| line.entry.as_ref()) {
+        if entry.get("entry").is_some_and(|kind| kind == "head")
+            && let Ok(LogEntry::Head(head)) = LogEntry::parse(entry)
+            && head.size <= size
+        {
+            checker.expect(head);
+        }
+    }
+}
+
+fn told(report: &Report) -> String {
+    let verdict = if report.ok { "whole" } else { "NOT WHOLE" };
+    let root = report.root.map(|root| root.hex()).unwrap_or_default();
+    let entries = report.size.saturating_sub(report.from);
+    let gone = match report.gone {
+        0 => String::new(),
+        gone => format!(", {gone} let go by retention"),
+    };
+    format!(
+        "{verdict}: {entries} entries from {} on, {} receipts, {} intents of which {} are open, {} amendments{gone}\n  heads     {} compared\n  keys      {}\n  root      {root}",
+        report.from,
+        report.receipts,
+        report.intents,
+        report.open,
+        report.amendments,
+        report.heads,
+        report.keys.join(", "),
+    )
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let unusable = |why: String| Error::Request(format!("{}: {why}", path.display()));
+    let file = File::open(path).map_err(|error| unusable(error.to_string()))?;
+    serde_json::from_reader(file.take(LINE_BYTES_MAX)).map_err(|error| unusable(error.to_string()))
+}
+
+/// Lines of a file, each bounded.
+struct Lines {
+    path: PathBuf,
+    reader: BufReader<File>,
+}
+
+impl Lines {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let file =
+            File::open(path).map_err(|error| Error::Request(format!("{}: {error}", path.display())))?;
+        Ok(Self {
+            path: path.to_owned(),
+            reader: BufReader::new(file),
+        })
+    }
+
+    fn read(&mut self) -> Result<Vec<u8>, String> {
+        let mut line = Vec::new();
+        let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX);
+        bounded
+            .read_until(b'\n', &mut line)
+            .map_err(|error| error.to_string())?;
+        if line.len() as u64 == LINE_BYTES_MAX {
+            return Err(format!("a line is longer than {LINE_BYTES_MAX} bytes"));
+        }
+        Ok(line)
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<Vec<u8>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.read() {
+            Ok(line) if line.is_empty() => None,
+            Ok(line) => Some(Ok(line)),
+            Err(why) => Some(Err(Error::Request(format!("{}: {why}", self.path.display())))),
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! Receipts as operators, auditors and learners use them: filtered, exported, verified here and elsewhere, amended.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+use effectd::contracts::{Receipt, Status};
+use serde_json::{Value, json};
+
+use crate::harness::{Place, Ran, Running, note, root, write_note};
+
+#[allow(dead_code, missing_docs)]
+#[path = "../../examples/learner.rs"]
+mod learner;
+
+/// A place in which so many notes were written, and one request was refused.
+fn place_with(notes: usize) -> Place {
+    let place = Place::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let effectd = place.runtime().await;
+        for nth in 0..notes {
+            let mut request = note(&format!("n-{nth}"), &format!("workspace/n-{nth}"), "text");
+            request.propensity = Some(0.5);
+            effectd.exec(request).await;
+        }
+        let mut refused = note("refused", "workspace/x", "x");
+        refused.subject_id = "agent://stranger".parse().unwrap();
+        effectd.exec(refused).await;
+        effectd.stop().await;
+    });
+    place
+}
+
+fn lines(ran: &Ran) -> Vec<Value> {
+    assert_eq!(ran.code(), 0, "{}", ran.stderr());
+    let text = ran.stdout();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// The second implementation, which shares nothing with the first but the page that describes the format.
+fn python(bundle: &Path) -> (i32, String) {
+    let script = root().join("tests/e2e/verify_bundle.py");
+    let ran = Command::new("python3").arg(script).arg(bundle).output();
+    let ran = ran.expect("python3 and its package `cryptography` are needed; .ci/run installs both");
+    let told = String::from_utf8_lossy(&ran.stderr).into_owned() + &String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        !told.contains("No module named"),
+        "install python3-cryptography: {told}"
+    );
+    (ran.status.code().unwrap_or(-1), told)
+}
+
+/// Both implementations find fault with the lines; ours says this.
+fn both_find(place: &Place, lines: &[String], words: &str) {
+    let path = place.path("tampered.jsonl");
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let ours = place.effectd(&["receipts", "verify", "tampered.jsonl"], None);
+    assert_eq!(ours.code(), 1, "{}{}", ours.stdout(), ours.stderr());
+    assert!(ours.stderr().contains(words), "{words}: {}", ours.stderr());
+    let (code, told) = python(&path);
+    assert_eq!(code, 1, "{words}: {told}");
+}
+
+#[test]
+fn a_log_is_whole_here_and_elsewhere_and_each_tampering_is_named() {
+    let place = place_with(6);
+    let live = place.effectd(&["receipts", "verify", "-o", "json"], None).json(0);
+    assert_eq!(
+        (&live["ok"], &live["receipts"], &live["open"]),
+        (&json!(true), &json!(7), &json!(0)),
+        "{live}"
+    );
+    assert!(live["heads"].as_u64().unwrap() >= 1, "{live}");
+    let export = place.effectd(&["receipts", "export", "--bundle", "log.jsonl"], None);
+    assert_eq!(export.code(), 0, "{}", export.stderr());
+    let key = live["keys"][0].as_str().unwrap();
+    let offline = place.effectd(
+        &["receipts", "verify", "log.jsonl", "--key", key, "-o", "json"],
+        None,
+    );
+    let offline = offline.json(0);
+    assert_eq!(offline["root"].as_str().map(str::len), Some(71));
+    let (code, told) = python(&place.path("log.jsonl"));
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains(offline["root"].as_str().unwrap()), "{told}");
+    let stranger = place.effectd(
+        &["receipts", "verify", "log.jsonl", "--key", "0123456789abcdef"],
+        None,
+    );
+    assert!(
+        stranger.code() == 1 && stranger.stderr().contains("none of its keys"),
+        "{}",
+        stranger.stderr()
+    );
+
+    let bundle = std::fs::read_to_string(place.path("log.jsonl")).unwrap();
+    let honest: Vec<String> = bundle.lines().map(str::to_owned).collect();
+    let at = honest
+        .iter()
+        .position(|line| line.contains("\"n-3\"") && line.contains("receipt_id"))
+        .unwrap();
+    let entry = format!("entry {}", at - 1);
+    let mut flipped = honest.clone();
+    flipped[at] = flipped[at].replace("\"outcome\":\"executed\"", "\"outcome\":\"dry_run\"");
+    both_find(&place, &flipped, &format!("{entry} is not what its hash says"));
+    let mut deleted = honest.clone();
+    deleted.remove(at);
+    both_find(&place, &deleted, &format!("{entry} is missing"));
+    let mut swapped = honest.clone();
+    swapped.swap(at, at + 1);
+    both_find(&place, &swapped, &entry);
+    let cut = &honest[..at];
+    both_find(&place, cut, &format!("entries {} to", at - 1));
+    let mut forged = honest.clone();
+    let mut line: Value = serde_json::from_str(&forged[at]).unwrap();
+    line["entry"]["reward"]["scalar"] = json!(1);
+    let leaf =
+        effectd::contracts::merkle::leaf(effectd::contracts::canonical::to_string(&line["entry"]).as_bytes());
+    line["hash"] = json!(leaf);
+    forged[at] = line.to_string();
+    both_find(&place, &forged, "it is not what was signed");
+}
+
+#[test]
+fn a_known_head_and_a_single_proof_are_enough() {
+    let place = place_with(3);
+    let head = place.effectd(&["receipts", "head"], None);
+    std::fs::write(place.path("head.json"), head.stdout()).unwrap();
+    let listed = lines(&place.effectd(&["receipts", "list", "status:ok", "-o", "jsonl"], None));
+    let receipt = listed[0]["receipt_id"].as_str().unwrap();
+    let proof = place.effectd(&["receipts", "proof", receipt], None);
+    std::fs::write(place.path("proof.json"), proof.stdout()).unwrap();
+    let checked = place.effectd(&["receipts", "verify", "proof.json"], None);
+    assert_eq!(checked.code(), 0, "{}", checked.stderr());
+    let forged = proof
+        .stdout()
+        .replace("\"status\":\"ok\"", "\"status\":\"error\"");
+    std::fs::write(place.path("forged.json"), forged).unwrap();
+    let checked = place.effectd(&["receipts", "verify", "forged.json"], None);
+    assert!(
+        checked.code() == 1 && checked.stderr().contains("not what was signed"),
+        "{}",
+        checked.stderr()
+    );
+    assert_eq!(place.run(&write_note("later", "workspace/later", "x")).code(), 0);
+    let again = place.effectd(&["receipts", "verify", "--head", "head.json"], None);
+    assert_eq!(again.code(), 0, "{}", again.stderr());
+    // Another store does not begin with what that head speaks of.
+    let other = place_with(3);
+    std::fs::copy(place.path("head.json"), other.path("head.json")).unwrap();
+    let other = other.effectd(&["receipts", "verify", "--head", "head.json"], None);
+    assert!(
+        other.code() == 1 && other.stderr().contains("not the one that was signed"),
+        "{}",
+        other.stderr()
+    );
+}
+
+#[test]
+fn receipts_before_and_after_a_rotation_are_genuine() {
+    let place = place_with(2);
+    let rotated = place.effectd(&["keys", "rotate"], None);
+    assert_eq!(rotated.code(), 0, "{}", rotated.stderr());
+    assert_eq!(place.run(&write_note("after", "workspace/after", "x")).code(), 0);
+    let keys = lines(&place.effectd(&["keys", "list", "-o", "jsonl"], None));
+    assert_eq!(keys.len(), 2);
+    assert_eq!(keys[1]["previous"], keys[0]["key_id"]);
+    let report = place.effectd(&["receipts", "verify", "-o", "json"], None).json(0);
+    assert_eq!(report["keys"], json!([keys[0]["key_id"], keys[1]["key_id"]]));
+    let by: Vec<Value> = lines(&place.effectd(&["receipts", "export"], None))
+        .iter()
+        .map(|receipt| receipt["signature"]["key_id"].clone())
+        .collect();
+    assert_eq!(
+        (by.first(), by.last()),
+        (Some(&keys[0]["key_id"]), Some(&keys[1]["key_id"]))
+    );
+    // A bundle that begins after the rotation still knows both.
+    let size = report["size"].as_u64().unwrap();
+    let from = (size - 2).to_string();
+    let export = place.effectd(
+        &["receipts", "export", "--bundle", "end.jsonl", "--from", &from],
+        None,
+    );
+    assert_eq!(export.code(), 0, "{}", export.stderr());
+    let checked = place.effectd(&["receipts", "verify", "end.jsonl"], None);
+    assert_eq!(checked.code(), 0, "{}", checked.stderr());
+    let (code, told) = python(&place.path("end.jsonl"));
+    assert_eq!(code, 0, "{told}");
+    let store = place.effectd(&["store", "check"], None);
+    assert_eq!(store.code(), 0, "{}", store.stderr());
+}
+
+#[test]
+fn a_changed_byte_of_the_logs_hashes_is_found() {
+    let place = place_with(3);
+    let path = place.state().join("log/level-0");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[3 * 32 + 5] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let checked = place.effectd(&["receipts", "verify"], None);
+    assert!(
+        checked.code() == 1 && checked.stderr().contains("entry 3"),
+        "{}",
+        checked.stderr()
+    );
+    let store = place.effectd(&["store", "check"], None);
+    assert!(
+        store.code() == 1 && store.stderr().contains("entry 3 of the log"),
+        "{}",
+        store.stderr()
+    );
+    assert_eq!(place.effectd(&["store", "rebuild"], None).code(), 0);
+    let checked = place.effectd(&["receipts", "verify"], None);
+    assert_eq!(checked.code(), 0, "{}", checked.stderr());
+}
+
+#[test]
+fn one_filter_language_finds_receipts_everywhere() {
+    let place = place_with(4);
+    let count = |arguments: &[&str]| {
+        let mut all = vec!["receipts", "list", "-o", "jsonl", "--limit", "100"];
+        all.extend(arguments);
+        lines(&place.effectd(&all, None)).len()
+    };
+    assert_eq!(count(&[]), 5);
+    assert_eq!(count(&["tool:files.*", "status:ok"]), 4);
+    assert_eq!(count(&["--", "-status:ok"]), 1);
+    assert_eq!(count(&["code:policy_denied", "subject:agent://str*"]), 1);
+    assert_eq!(count(&["action:n-1,n-2"]), 2);
+    assert_eq!(count(&["since:1h"]), 5);
+    assert_eq!(count(&["until:1h"]), 0);
+    assert_eq!(count(&["--status", "ok", "--tool", "files.write_text"]), 4);
+    let wrong = place.effectd(&["receipts", "list", "stats:ok"], None);
+    assert!(
+        wrong.code() == 2 && wrong.stderr().contains("there is no condition"),
+        "{}",
+        wrong.stderr()
+    );
+    let shown = lines(&place.effectd(&["receipts", "list", "action:n-1", "-o", "jsonl"], None));
+    let shown = place.effectd(
+        &["receipts", "show", shown[0]["receipt_id"].as_str().unwrap()],
+        None,
+    );
+    for word in ["timeline", "accepted", "attempt 1", "█", "receipt"] {
+        assert!(shown.stdout().contains(word), "{word}: {}", shown.stdout());
+    }
+    let audit = place.effectd(&["receipts", "audit"], None);
+    assert!(
+        audit.code() == 0 && audit.stderr().contains("5 receipts looked at, 0 findings"),
+        "{}",
+        audit.stderr()
+    );
+}
+
+#[test]
+fn exports_are_the_same_each_time_and_go_on_where_they_were() {
+    let place = place_with(5);
+    for name in ["one", "two"] {
+        let ran = place.effectd(&["receipts", "export", "--dataset", name, "status:ok"], None);
+        assert_eq!(ran.code(), 0, "{}", ran.stderr());
+    }
+    for file in ["manifest.json", "receipts.jsonl", "amendments.jsonl"] {
+        let read = |name: &str| std::fs::read(place.path(name).join(file)).unwrap();
+        assert_eq!(read("one"), read("two"), "{file}");
+    }
+    let manifest: Value =
+        serde_json::from_slice(&std::fs::read(place.path("one/manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["files"]["receipts.jsonl"]["lines"], 5);
+    let bytes = std::fs::read(place.path("one/receipts.jsonl")).unwrap();
+    assert_eq!(
+        manifest["files"]["receipts.jsonl"]["digest"],
+        json!(effectd::contracts::Digest::of(&bytes))
+    );
+    let again = place.effectd(&["receipts", "export", "--dataset", "one"], None);
+    assert_eq!(again.code(), 2, "what is there is not written over");
+    let csv = place.effectd(&["receipts", "export", "--format", "csv"], None);
+    assert_eq!(csv.stdout().lines().count(), 7, "{}", csv.stdout());
+    let tail = || lines(&place.effectd(&["receipts", "tail", "--once", "--cursor", "c"], None)).len();
+    assert_eq!((tail(), tail()), (6, 0));
+    assert_eq!(place.run(&write_note("more", "workspace/more", "x")).code(), 0);
+    assert_eq!((tail(), tail()), (1, 0));
+    let part = place.effectd(&["receipts", "export", "--after", "3"], None);
+    assert_eq!(lines(&part).len(), 3);
+}
+
+#[test]
+fn what_is_known_later_is_noted_beside_the_receipt() {
+    let place = place_with(2);
+    let listed = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
+    let (id, reward) = (listed[0]["receipt_id"].as_str().unwrap(), &listed[0]["reward"]);
+    assert!(
+        reward["inputs"]["allowed_ms"].is_number() && reward["inputs"]["weights"]["success"] == 0.6,
+        "{reward}"
+    );
+    assert_eq!(listed[0]["choice"]["propensity"], 0.5);
+    let again = place.effectd(&["receipts", "recompute-reward", "-o", "jsonl"], None);
+    for row in lines(&again) {
+        assert_eq!(row["reward"], row["recomputed"]);
+    }
+    let other = place.effectd(
+        &[
+            "receipts",
+            "recompute-reward",
+            "action:n-0",
+            "--set",
+            "reward.weight_success=0.1",
+            "-o",
+            "jsonl",
+        ],
+        None,
+    );
+    let other = &lines(&other)[0];
+    assert!(
+        other["recomputed"]["scalar"].as_f64() < reward["scalar"].as_f64(),
+        "{other}"
+    );
+    let nothing = place.effectd(&["receipts", "amend", id], None);
+    assert_eq!(nothing.code(), 2, "{}", nothing.stderr());
+    let amended = place.effectd(
+        &[
+            "receipts",
+            "amend",
+            id,
+            "--success",
+            "false",
+            "--source",
+            "nightly-check",
+            "-o",
+            "json",
+        ],
+        None,
+    );
+    let amended = amended.json(0);
+    assert_eq!(
+        (&amended["receipt_id"], &amended["source"]),
+        (&json!(id), &json!("nightly-check"))
+    );
+    assert!(amended["reward"]["scalar"].as_f64().unwrap() < 0.01, "{amended}");
+    let same = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
+    assert_eq!(same, listed, "a receipt is never edited");
+    let report = place.effectd(&["receipts", "verify", "-o", "json"], None).json(0);
+    assert_eq!(report["amendments"], 1);
+    assert_eq!(
+        place
+            .effectd(&["receipts", "export", "--dataset", "d"], None)
+            .code(),
+        0
+    );
+    let told = learners(
+        &place.path("d/receipts.jsonl"),
+        Some(&place.path("d/amendments.jsonl")),
+        &[],
+    );
+    assert!(
+        told[0].starts_with("files.write_text n=3 successes=1 "),
+        "{told:?}"
+    );
+}
+
+/// What both learners say, which is the same.
+fn learners(receipts: &Path, amendments: Option<&Path>, target: &[(&str, f64)]) -> Vec<String> {
+    let mut command = Command::new("python3");
+    command.arg(root().join("examples/learner.py")).arg(receipts);
+    if let Some(path) = amendments {
+        command.arg("--amendments").arg(path);
+    }
+    for (tool, likely) in target {
+        command.arg(format!("--target={tool}={likely}"));
+    }
+    let ran = command.output().expect("python3 is needed; .ci/run installs it");
+    let python = String::from_utf8(ran.stdout).unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let target: HashMap<_, _> = target
+        .iter()
+        .map(|(tool, likely)| ((*tool).to_owned(), *likely))
+        .collect();
+    let mut ours = learner::Learner::new(target);
+    if let Some(amendments) = amendments {
+        learner::each(amendments, |amendment| ours.amend(amendment)).unwrap();
+    }
+    let mut first = Vec::new();
+    // The second replay changes nothing.
+    for round in 0..2 {
+        learner::each(receipts, |receipt: Receipt| ours.take(&receipt)).unwrap();
+        if round == 0 {
+            first = ours.told();
+        }
+    }
+    assert_eq!(ours.told(), first);
+    assert_eq!(
+        python.lines().collect::<Vec<_>>(),
+        first,
+        "both learners say the same"
+    );
+    first
+}
+
+#[test]
+fn an_estimate_of_another_planner_covers_the_truth() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("receipts.jsonl");
+    let golden = std::fs::read_to_string(root().join("contracts/tests/golden/receipt.json")).unwrap();
+    let template: Receipt = serde_json::from_str(&golden).unwrap();
+    // Two tools of known worth; the planner on record takes the worse one nine times in ten.
+    let tools = [("mail.send", 0.9, 0.30), ("chat.send", 0.1, 0.75)];
+    let mut state = 7_u64;
+    let mut random = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    let mut text = String::new();
+    for nth in 0..6_000 {
+        let (tool, propensity, worth) = tools[usize::from(random() >= 0.9)];
+        let success = random() < worth;
+        let mut receipt = template.clone();
+        receipt.receipt_id = format!("r-{nth}").parse().unwrap();
+        receipt.tool_id = tool.parse().unwrap();
+        receipt.status = if success { Status::Ok } else { Status::Error };
+        receipt.reward.scalar = f64::from(u8::from(success));
+        receipt.choice = Some(serde_json::from_value(json!({ "propensity": propensity })).unwrap());
+        text.push_str(&serde_json::to_string(&receipt).unwrap());
+        text.push('\n');
+    }
+    std::fs::write(&path, text).unwrap();
+    for (likely, truth) in [(0.0, 0.30), (1.0, 0.75), (0.5, 0.525)] {
+        let told = learners(&path, None, &[("chat.send", likely), ("mail.send", 1.0 - likely)]);
+        let estimate = told.iter().find(|line| line.starts_with("off_policy ")).unwrap();
+        let figure = |name: &str| -> f64 {
+            let (_, rest) = estimate.split_once(name).unwrap();
+            rest.split(' ').next().unwrap().parse().unwrap()
+        };
+        let (low, high) = (figure("low="), figure("high="));
+        assert!(low <= truth && truth <= high, "{truth}: {estimate}");
+        assert!(high - low < 0.15, "{estimate}");
+    }
+    let told = learners(&path, None, &[]);
+    for (line, (_, _, worth)) in told.iter().zip([tools[1], tools[0]]) {
+        let figures: Vec<f64> = ["low=", "high="]
+            .iter()
+            .map(|name| {
+                line.split_once(name)
+                    .unwrap()
+                    .1
+                    .split(' ')
+                    .next()
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            })
+            .collect();
+        assert!(figures[0] <= worth && worth <= figures[1], "{line}");
+    }
+}
