@@ -156,6 +156,8 @@ struct SyscallsFile {
     deny: Vec<String>,
     announce: Vec<String>,
     quiet: BTreeMap<String, Errno>,
+    #[serde(default)]
+    probes: Vec<ProbeFile>,
     argument: Vec<ArgumentFile>,
 }
 
@@ -200,22 +202,51 @@ pub(crate) struct Profile {
     /// Whether the memory of all processes together must be bounded by the kernel.
     pub(crate) require_tree_memory: bool,
     network: BTreeSet<u32>,
+    probes: Vec<Probe>,
+}
+
+/// A banned call that honest programs make to find out what there is: it fails, and is not counted.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProbeFile {
+    syscall: String,
+    arguments: Vec<u64>,
+}
+
+/// The same by number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Probe {
+    number: u32,
+    arguments: Vec<u64>,
+}
+
+/// What a profile bans whatever the arguments, by number, with the errno of those that are not counted.
+#[cfg(feature = "testing")]
+pub(crate) fn banned(id: SandboxProfile) -> Result<Vec<(u32, Option<u16>)>, SandboxError> {
+    let (_, _, rules) = read(id)?;
+    let quiet = |number: u32| (number, rules.quiet.get(&number).copied());
+    Ok(rules.denied.iter().copied().map(quiet).collect())
+}
+
+fn read(id: SandboxProfile) -> Result<(ProfileFile, Option<ModifierFile>, Rules), SandboxError> {
+    let text = match id.base {
+        BaseProfile::Default => DEFAULT,
+        BaseProfile::Exec => EXEC,
+    };
+    let groups: BTreeMap<String, Vec<String>> = parse("groups", GROUPS)?;
+    let file: ProfileFile = parse(id.as_str(), text)?;
+    let modifier: Option<ModifierFile> = match id.high_isolation {
+        true => Some(parse("high_isolation", HIGH_ISOLATION)?),
+        false => None,
+    };
+    let rules = Rules::read(&groups, &file, modifier.as_ref())?;
+    Ok((file, modifier, rules))
 }
 
 impl Profile {
     /// Reads the profile's data. Fails only if the shipped data is wrong, which a test rules out.
     pub(crate) fn load(id: SandboxProfile) -> Result<Self, SandboxError> {
-        let text = match id.base {
-            BaseProfile::Default => DEFAULT,
-            BaseProfile::Exec => EXEC,
-        };
-        let groups: BTreeMap<String, Vec<String>> = parse("groups", GROUPS)?;
-        let file: ProfileFile = parse(id.as_str(), text)?;
-        let modifier: Option<ModifierFile> = match id.high_isolation {
-            true => Some(parse("high_isolation", HIGH_ISOLATION)?),
-            false => None,
-        };
-        let rules = Rules::read(&groups, &file, modifier.as_ref())?;
+        let (file, modifier, rules) = read(id)?;
         tracing::trace!(
             profile = file.name,
             modifier = modifier.as_ref().map(|m| m.name.as_str()),
@@ -236,7 +267,14 @@ impl Profile {
             require_tree_memory: modifier.is_some_and(|modifier| modifier.require_tree_memory)
                 && ceilings.processes > 1,
             network: rules.network,
+            probes: rules.probes,
         })
+    }
+
+    /// Whether a refused call is one that honest programs make to find out what there is.
+    pub(crate) fn is_probe(&self, number: u32, arguments: &[u64]) -> bool {
+        let same = |probe: &Probe| probe.number == number && arguments.starts_with(&probe.arguments);
+        self.probes.iter().any(same)
     }
 
     /// The code for a refused system call.
@@ -260,6 +298,7 @@ struct Rules {
     conditions: BTreeMap<u32, Condition>,
     network: BTreeSet<u32>,
     announce: BTreeSet<u32>,
+    probes: Vec<Probe>,
     on_denied: OnDenied,
 }
 
@@ -324,6 +363,12 @@ impl Rules {
             conditions,
             network: group("network")?,
             announce: list(&file.syscalls.announce)?,
+            probes: file
+                .syscalls
+                .probes
+                .iter()
+                .map(ProbeFile::read)
+                .collect::<Result<_, _>>()?,
             on_denied: file.on_denied,
         })
     }
@@ -372,6 +417,15 @@ impl Rules {
         };
         let condition = |number: u32| self.conditions.get(&number).cloned();
         compile(verdict, condition, Verdict::Whatever)
+    }
+}
+
+impl ProbeFile {
+    fn read(&self) -> Result<Probe, SandboxError> {
+        Ok(Probe {
+            number: number(&self.syscall)?,
+            arguments: self.arguments.clone(),
+        })
     }
 }
 

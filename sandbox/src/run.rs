@@ -239,8 +239,11 @@ async fn refusals(profile: &Profile, listener: &Watched<'_>, denials: &mut Denia
         };
         let number = refused.number.unsigned_abs();
         let (code, what) = (profile.code_of(number), syscalls::name(number));
-        denials.count(code, &what, DenialSource::Kernel);
+        // Also what is not counted as an attempt has a bound.
         total += 1;
+        if !profile.is_probe(number, &refused.arguments) {
+            denials.count(code, &what, DenialSource::Kernel);
+        }
         match profile.on_denied {
             OnDenied::Errno if total < DENIALS_MAX.get() => {
                 seccomp::refuse_with(listener.get_ref().as_fd(), refused, libc::EPERM);

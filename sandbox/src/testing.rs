@@ -7,12 +7,16 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use effectd_contracts::SandboxProfile;
+
 use crate::call::DenialSource;
 use crate::ending::Cause;
+use crate::error::SandboxError;
 use crate::filter::{Program, Verdict, compile};
 use crate::hear::{NOTES_BYTES_MAX, understand};
 use crate::limits::{DENIALS_NAMED_MAX, OUTPUT_BYTES_MAX};
 use crate::sys::seccomp;
+use crate::syscalls;
 use crate::wire::{
     Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, pack_ended, parse_header, unpack_ended,
     unpack_failure, unpack_request,
@@ -46,6 +50,27 @@ pub fn without(missing: Missing, command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec the closure makes two system calls; the copy of the program that it allocates is small
     // and the allocator of a test's command is not held by another thread for long, at worst the test hangs.
     unsafe { command.pre_exec(install) }
+}
+
+/// One system call that a profile bans, whatever its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Banned {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub number: u32,
+    /// The errno with which it fails without being counted, if it does.
+    pub quiet: Option<i32>,
+}
+
+/// All that the base of a profile bans.
+pub fn banned(profile: SandboxProfile) -> Result<Vec<Banned>, SandboxError> {
+    let banned = |(number, quiet): (u32, Option<u16>)| Banned {
+        name: syscalls::name(number),
+        number,
+        quiet: quiet.map(i32::from),
+    };
+    Ok(crate::profile::banned(profile)?.into_iter().map(banned).collect())
 }
 
 /// Reads arbitrary bytes as each side of the channel does, in every direction: what a child tells the runtime, what the

@@ -55,6 +55,8 @@ pub(crate) struct Refused {
     id: u64,
     /// The system call's number.
     pub(crate) number: i32,
+    /// Its arguments. Pointers among them mean nothing here.
+    pub(crate) arguments: [u64; 6],
 }
 
 /// Takes the next refused call, if there is one. Call only when the descriptor is readable.
@@ -76,6 +78,7 @@ pub(crate) fn next_refused(listener: BorrowedFd<'_>) -> io::Result<Option<Refuse
         Ok(_) => Ok(Some(Refused {
             id: notice.id,
             number: notice.data.nr,
+            arguments: notice.data.args,
         })),
         // The caller died, or a signal came first: nobody waits for an answer.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => Ok(None),

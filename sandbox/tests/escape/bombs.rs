@@ -9,6 +9,10 @@ use crate::ground::{Attack, DEFAULT, EXEC, EXEC_HIGH, Ground, HIGH, Promise, kil
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[
     ("burn", burn),
+    ("burn limited", |ground, ms| {
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CPU, 1, 2).unwrap();
+        burn(ground, ms)
+    }),
     ("nap", nap),
     ("eat", eat),
     ("fork", fork),
@@ -33,6 +37,25 @@ fn burn(_: &Ground<'_>, ms: &Value) -> Value {
         unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, used.as_mut()) };
     }
     json!(true)
+}
+
+/// Waits for the kernel to end a process for its use of the processor, and says what that was, in milliseconds.
+fn cost_of_killed_ms(plain: std::process::Child) -> f64 {
+    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: our own child; both places are valid, and all zeroes is a valid rusage.
+    let usage = unsafe {
+        assert_eq!(
+            libc::wait4(plain.id() as i32, &raw mut status, 0, usage.as_mut_ptr()),
+            plain.id() as i32
+        );
+        usage.assume_init()
+    };
+    assert!(
+        libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGXCPU,
+        "{status}"
+    );
+    let ms = |time: libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
+    ms(usage.ru_utime) + ms(usage.ru_stime)
 }
 
 fn nap(_: &Ground<'_>, ms: &Value) -> Value {
@@ -138,14 +161,20 @@ pub(crate) fn promises() -> Vec<Promise> {
                     cpu_ms: Some(1_000),
                     ..Limits::default()
                 };
+                // Where the kernel counts processor time by clock ticks, its limit does too, and kills early beside processes that
+                // run for less than a tick. So plain processes with the same limit, at the same time, are the measure.
+                let plain = [(); 2].map(|()| {
+                    let mut plain = scene.control_command("burn limited", &json!(30_000));
+                    plain.stdout(std::process::Stdio::null()).spawn().unwrap()
+                });
                 let answer = scene.run(limited(scene.call(DEFAULT, "burn", json!(30_000)), limits));
+                let mut plain = plain.map(cost_of_killed_ms);
+                plain.sort_by(f64::total_cmp);
                 assert_eq!(killed(&answer).as_str(), "cpu_limit", "{answer:?}");
-                // Where the kernel counts processor time by clock ticks, its limit does too, and the usage is real time: beside
-                // many processes that run for less than a tick, plain processes with this limit were killed after 785 to
-                // 933 ms without any sandbox.
+                let expected = plain[0] - 100.0..plain[1] + 100.0;
                 assert!(
-                    (700.0..2_500.0).contains(&answer.usage.cpu_ms()),
-                    "{:?}",
+                    expected.contains(&answer.usage.cpu_ms()),
+                    "{:?}, plain: {plain:?}",
                     answer.usage
                 );
                 let burnt = scene.attack(DEFAULT, "burn", json!(200)).usage;
@@ -303,6 +332,8 @@ pub(crate) fn promises() -> Vec<Promise> {
                 }
                 let answer = scene.run(limited(scene.call(DEFAULT, "shout", json!(998)), limits));
                 assert_eq!(replied(&answer).as_str().unwrap().len(), 998);
+                let shouted = scene.control("shout", json!(10 << 20));
+                assert_eq!(shouted.as_str().unwrap().len(), 10 << 20, "the control");
             },
         },
     ]

@@ -1,13 +1,25 @@
 //! Limits cannot be raised again, files cannot be made huge without being filled, and a crash leaves nothing behind.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use effectd_sandbox::{Call, Limits};
 use serde_json::{Value, json};
 
 use crate::ground::{Attack, Ground, Promise, assert_foiled, killed, replied};
 
-pub(crate) const ATTACKS: &[(&str, Attack)] = &[("raise", raise), ("sparse", sparse), ("crash", crash)];
+pub(crate) const ATTACKS: &[(&str, Attack)] = &[
+    ("raise", raise),
+    ("sparse", sparse),
+    ("crash", crash),
+    ("crash with a core", |ground, with| {
+        let (_, hard) = getrlimit(Resource::RLIMIT_CORE).unwrap();
+        setrlimit(Resource::RLIMIT_CORE, hard, hard).unwrap();
+        crash(ground, with)
+    }),
+];
 
 /// Asks for more of everything that is limited; the answer lists what was given.
 fn raise(_: &Ground<'_>, _: &Value) -> Value {
@@ -93,9 +105,12 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "huge_and_sparse_files_are_refused",
             keep: |scene| {
                 const SIZE: u64 = 1 << 36;
+                /// More than any profile allows, and no more than a disk has.
+                const RESERVED: u64 = 300 << 20;
+                let size = |how: &str| if how == "reservation" { RESERVED } else { SIZE };
                 for profile in scene.profiles() {
                     for how in ["length", "reservation", "a byte at the end"] {
-                        let with = json!({ "size": SIZE, "how": how });
+                        let with = json!({ "size": size(how), "how": how });
                         let answer = scene.attack(profile, "sparse", with);
                         assert_eq!(
                             killed(&answer).as_str(),
@@ -108,8 +123,8 @@ pub(crate) fn promises() -> Vec<Promise> {
                     let small = json!({ "size": 1 << 20, "how": "length" });
                     assert_eq!(replied(&scene.attack(profile, "sparse", small)), json!(0));
                 }
-                for how in ["length", "a byte at the end"] {
-                    let with = json!({ "size": SIZE, "how": how });
+                for how in ["length", "reservation", "a byte at the end"] {
+                    let with = json!({ "size": size(how), "how": how });
                     assert_eq!(scene.control("sparse", with), json!(0), "the control of {how}");
                 }
             },
@@ -135,8 +150,10 @@ pub(crate) fn promises() -> Vec<Promise> {
                         "{profile}"
                     );
                 }
-                let crashed = scene.control_command("crash", &json!(null)).status().unwrap();
-                assert!(!crashed.success(), "the control");
+                let mut control = scene.control_command("crash with a core", &json!(null));
+                let crashed = control.status().unwrap();
+                // The kernel says whether it has written one, wherever its pattern puts it.
+                assert!(crashed.core_dumped(), "the control: {crashed:?}");
             },
         },
     ]

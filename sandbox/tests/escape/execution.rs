@@ -149,6 +149,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 for (attack, with) in [
                     ("memfd", json!(null)),
                     ("dropped", json!("./dropped")),
+                    ("dropped", json!(scene.outside.join("dropped"))),
                     ("through the loader", json!(null)),
                     ("executable memory of a file", json!(null)),
                 ] {
@@ -217,6 +218,16 @@ fn planted(scene: &crate::ground::Scene) {
         assert_foiled(&answer, &[libc::EACCES, libc::EPERM], "a planted program");
     }
     assert_eq!(scene.control("raw", open), json!([0]), "the control");
+    for kind in [libc::S_IFCHR, libc::S_IFBLK] {
+        let make = json!([[
+            libc::SYS_mknodat,
+            HERE,
+            format!("node-{kind}"),
+            kind | 0o666,
+            0x103
+        ]]);
+        assert_eq!(scene.control("raw", make), json!([0]), "the control");
+    }
     assert_eq!(
         scene.control("execute", json!("./privileged")),
         json!(0),

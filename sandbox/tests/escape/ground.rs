@@ -151,7 +151,8 @@ impl Scene {
             .arg("__control")
             .arg(&self.workspace)
             .arg(attack)
-            .arg(with.to_string());
+            .arg(with.to_string())
+            .stdin(Stdio::null());
         command
     }
 

@@ -71,8 +71,40 @@ pub(crate) fn promises() -> Vec<Promise> {
                 ),
                 ("f=$(mktemp) && echo t > $f && cat $f && rm $f", "t\n"),
                 ("(echo one; echo two) | wc -l | tr -d ' '", "2\n"),
+                ("ls -l inside | cut -c 1-10", "-rw-r--r--\n"),
+                ("ls -lan >/dev/null; ls -ln inside | wc -l", "1\n"),
+                (
+                    "id -u >/dev/null; id >/dev/null 2>&1; test $(stat -c %s inside) = 6 && echo six",
+                    "six\n",
+                ),
+                ("ln -s inside l && readlink l && cat l && rm l", "inside\ninside"),
+                (
+                    "mkdir d && cp -r inside d && tar cf d.tar d && tar tf d.tar && rm -r d d.tar",
+                    "d/\nd/inside\n",
+                ),
+                ("gzip -c inside | gunzip -c", "inside"),
+                (
+                    "diff inside inside && cmp inside inside && head -c 2 inside && tail -c 2 inside",
+                    "inde",
+                ),
+                (
+                    "awk 'END { print NR }' inside; printf a | xargs echo; sleep 0; env | wc -l",
+                    "1\na\n2\n",
+                ),
+                (
+                    "du -s inside >/dev/null; df . >/dev/null 2>&1; sha256sum inside | cut -c 1-8",
+                    "106b0862\n",
+                ),
                 ("date +%Y > /dev/null; uname > /dev/null; echo $$ > /dev/null", ""),
             ];
+            // High isolation bans changes of modes and times.
+            let answer = scene.attack(
+                EXEC,
+                "shell",
+                json!("touch t && chmod 640 t && stat -c %a t && rm t"),
+            );
+            assert_eq!(replied(&answer), json!([0, "640\n", ""]));
+            assert!(answer.denials.is_empty(), "{:?}", answer.denials);
             for profile in [EXEC, EXEC_HIGH] {
                 if !scene.profiles().contains(&profile) {
                     continue;

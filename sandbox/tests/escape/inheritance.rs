@@ -129,9 +129,18 @@ pub(crate) fn promises() -> Vec<Promise> {
                         "{profile}"
                     );
                 }
+                let free = scene.control("privileges", json!(null));
+                let is_root = nix::unistd::geteuid().is_root();
+                assert_eq!(free["no_new_privs"], json!(0), "the control");
                 assert_eq!(
-                    scene.control("privileges", json!(null))["no_new_privs"],
-                    json!(0),
+                    (&free["capabilities"], &free["root"]),
+                    (&json!(is_root), &json!(is_root)),
+                    "the control"
+                );
+                assert_ne!(free["pid"], json!(1), "the control");
+                assert_eq!(
+                    (&free["dumpable"], &free["leader"]),
+                    (&json!(1), &json!(false)),
                     "the control"
                 );
             },

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use effectd_sandbox::Call;
 use serde_json::{Value, json};
 
-use crate::ground::{Attack, DEFAULT, Ground, Promise, killed};
+use crate::ground::{Attack, DEFAULT, Ground, Promise, killed, replied};
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[("lie", lie)];
 
@@ -30,6 +30,7 @@ fn stop() -> ! {
 
 fn lie(_: &Ground<'_>, with: &Value) -> Value {
     match with.as_str().unwrap() {
+        "the truth" => _ = say(&[head(4, 7), vec![2, 0, 0, 0], b"[]1".to_vec()].concat()),
         "garbage" => _ = say(&[0xAA; 64]),
         "half a head" => _ = say(&head(4, 10)[..7]),
         "a request" => _ = say(&head(3, 0)),
@@ -90,6 +91,12 @@ pub(crate) fn promises() -> Vec<Promise> {
                 assert_eq!(killed(&answer).as_str(), code, "{what}: {answer:?}");
                 assert!(begun.elapsed() < Duration::from_secs(3), "{what} took too long");
             }
+            // The same way of speaking is believed when it is no lie.
+            assert_eq!(
+                replied(&scene.attack(DEFAULT, "lie", json!("the truth"))),
+                json!(1),
+                "the control"
+            );
         },
     }]
 }

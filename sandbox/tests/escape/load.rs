@@ -34,7 +34,7 @@ fn mark(ground: &Ground<'_>, name: &Value) -> Value {
 
 /// How many calls are made, in the second promise. The full count of the release checks is 100,000.
 pub(crate) const CALLS_VARIABLE: &str = "EFFECTD_TEST_CALLS";
-const CALLS_DEFAULT: usize = 3_000;
+const CALLS_DEFAULT: usize = 25_000;
 const LANES: usize = 8;
 
 fn hostile(turn: usize) -> (SandboxProfile, &'static str, Value) {

@@ -16,6 +16,7 @@ mod ground;
 mod harness;
 mod raw;
 
+mod banned;
 mod bombs;
 mod ceilings;
 mod entries;
@@ -47,6 +48,7 @@ fn promises() -> Vec<Promise> {
         inheritance::promises(),
         network::promises(),
         processes::promises(),
+        banned::promises(),
         entries::promises(),
         ownership::promises(),
         narrowing::promises(),
@@ -72,6 +74,7 @@ fn attacks() -> Vec<(&'static str, Attack)> {
         links::ATTACKS,
         inheritance::ATTACKS,
         network::ATTACKS,
+        banned::ATTACKS,
         entries::ATTACKS,
         ownership::ATTACKS,
         liars::ATTACKS,

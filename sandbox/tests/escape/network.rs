@@ -181,7 +181,7 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "no_name_is_resolved",
             keep: |scene| {
                 for profile in [DEFAULT, HIGH] {
-                    let answer = scene.attack(profile, "names", json!("effectd.invalid"));
+                    let answer = scene.attack(profile, "names", json!("localhost"));
                     // Without a resolver's settings it may give up before it opens a socket.
                     match &answer.ending {
                         effectd_sandbox::Ending::Replied(_) => assert_eq!(replied(&answer), json!(1)),
@@ -191,13 +191,8 @@ pub(crate) fn promises() -> Vec<Promise> {
                     }
                 }
                 assert_eq!(
-                    replied(&scene.attack(EXEC, "names", json!("effectd.invalid"))),
+                    replied(&scene.attack(EXEC, "names", json!("localhost"))),
                     json!(1)
-                );
-                assert_eq!(
-                    scene.control("names", json!("127.0.0.1")),
-                    json!(0),
-                    "the control"
                 );
                 assert_eq!(
                     scene.control("names", json!("localhost")),

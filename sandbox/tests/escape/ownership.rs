@@ -143,6 +143,19 @@ pub(crate) fn promises() -> Vec<Promise> {
                         assert!(!harmful, "{file:?}");
                     }
                 }
+                if nix::unistd::geteuid().is_root() {
+                    // Only root keeps such a bit while it writes.
+                    for name in ["setuid-written", "setuid-grown"] {
+                        fs::remove_file(scene.workspace.join(name)).unwrap();
+                    }
+                    assert_eq!(scene.control("setuid file", json!(null)), json!(true));
+                    let written = fs::metadata(scene.workspace.join("setuid-written")).unwrap();
+                    assert_eq!(
+                        (written.len(), written.mode() & 0o4000),
+                        (10, 0o4000),
+                        "the control"
+                    );
+                }
                 assert_eq!(scene.control("raw", by_path), json!([0]), "the control");
                 assert_eq!(
                     fs::metadata(scene.workspace.join("inside")).unwrap().mode() & 0o4000,

@@ -2,120 +2,174 @@
 
 use serde_json::{Value, json};
 
-use crate::ground::{DEFAULT, EXEC, HIGH, Promise, killed, replied};
+use crate::ground::{DEFAULT, EXEC, HIGH, Promise, Scene, killed, replied};
 
-/// Calls that every profile bans; the errno is what `exec` answers.
-fn banned(parent: u32) -> Vec<(&'static str, Value, i32)> {
+/// What the same attempt comes to without a sandbox.
+enum Free {
+    /// It works, for anybody, in namespaces of the attempt's own.
+    Works,
+    /// The same, without any namespace.
+    WorksBare,
+    /// It gets to the call's own code, which finds fault with the arguments.
+    Answers,
+    /// The same, but only for root, and only outside of any namespace.
+    AnswersRoot,
+}
+
+/// Calls that every profile bans.
+fn banned(victim: u32) -> Vec<(&'static str, Value, Free)> {
+    use Free::{Answers, AnswersRoot, Works, WorksBare};
     let zeroes = json!({ "zeroes": 256 });
-    let eperm = libc::EPERM;
     vec![
         (
-            "ptrace",
-            json!([libc::SYS_ptrace, libc::PTRACE_ATTACH, parent, 0, 0]),
-            eperm,
+            "be traced",
+            json!([libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0]),
+            Works,
+        ),
+        (
+            "trace",
+            json!([libc::SYS_ptrace, libc::PTRACE_SEIZE, victim, 0, 0]),
+            AnswersRoot,
         ),
         (
             "process_vm_readv",
-            json!([libc::SYS_process_vm_readv, parent, zeroes, 1, zeroes, 1, 0]),
-            eperm,
+            json!([libc::SYS_process_vm_readv, victim, zeroes, 1, zeroes, 1, 0]),
+            Works,
         ),
-        ("pidfd_getfd", json!([libc::SYS_pidfd_getfd, 3, 0, 0]), eperm),
+        (
+            "process_vm_writev",
+            json!([libc::SYS_process_vm_writev, victim, zeroes, 1, zeroes, 1, 0]),
+            Works,
+        ),
+        ("pidfd_getfd", json!([libc::SYS_pidfd_getfd, 3, 0, 0]), Answers),
         (
             "unshare user",
             json!([libc::SYS_unshare, libc::CLONE_NEWUSER]),
-            eperm,
+            WorksBare,
         ),
         (
             "unshare mount",
             json!([libc::SYS_unshare, libc::CLONE_NEWNS]),
-            eperm,
+            Works,
         ),
-        ("setns", json!([libc::SYS_setns, 4, 0]), eperm),
+        ("setns", json!([libc::SYS_setns, 4, 0]), Answers),
         (
             "mount",
             json!([libc::SYS_mount, "none", "/tmp", "tmpfs", 0, 0]),
-            eperm,
+            Works,
         ),
-        ("fsopen", json!([libc::SYS_fsopen, "tmpfs", 0]), eperm),
-        ("chroot", json!([libc::SYS_chroot, "."]), eperm),
-        ("pivot_root", json!([libc::SYS_pivot_root, ".", "."]), eperm),
-        ("keyctl", json!([libc::SYS_keyctl, 0, -3, 1]), eperm),
-        ("bpf", json!([libc::SYS_bpf, 0, zeroes, 64]), eperm),
+        ("fsopen", json!([libc::SYS_fsopen, "tmpfs", 0]), Works),
+        ("chroot", json!([libc::SYS_chroot, "."]), Works),
+        ("pivot_root", json!([libc::SYS_pivot_root, ".", "."]), Answers),
+        ("keyctl", json!([libc::SYS_keyctl, 0, -3, 1]), Works),
+        (
+            "a key",
+            json!([libc::SYS_add_key, "user", "x", "y", 1, -3]),
+            Works,
+        ),
+        ("bpf", json!([libc::SYS_bpf, 0, zeroes, 64]), AnswersRoot),
         (
             "perf",
-            json!([libc::SYS_perf_event_open, zeroes, 0, -1, -1, 0]),
-            eperm,
+            json!([libc::SYS_perf_event_open, zeroes, 0, -1, -1, 0xff]),
+            Answers,
         ),
-        ("userfaultfd", json!([libc::SYS_userfaultfd, 0]), eperm),
+        ("userfaultfd", json!([libc::SYS_userfaultfd, 1]), Works),
         (
             "shared memory",
             json!([libc::SYS_shmget, 0, 4_096, 0o1600]),
-            eperm,
+            Works,
         ),
+        ("semaphores", json!([libc::SYS_semget, 0, 1, 0o1600]), Works),
+        ("messages", json!([libc::SYS_msgget, 0, 0o1600]), Works),
         (
             "message queue",
             json!([libc::SYS_mq_open, "x", 0o102, 0o600, 0]),
-            eperm,
+            Answers,
         ),
         (
             "handle",
             json!([libc::SYS_open_by_handle_at, 4, zeroes, 0]),
-            eperm,
+            AnswersRoot,
         ),
-        ("another filter", json!([libc::SYS_seccomp, 1, 0, zeroes]), eperm),
+        (
+            "another filter",
+            json!([libc::SYS_seccomp, 1, 0, zeroes]),
+            Answers,
+        ),
         (
             "set the parent-death signal",
             json!([libc::SYS_prctl, 1, 0, 0, 0, 0]),
-            eperm,
+            Works,
         ),
         (
             "become dumpable",
             json!([libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0]),
-            eperm,
+            Works,
         ),
-        ("setuid", json!([libc::SYS_setuid, 0]), eperm),
+        ("setuid", json!([libc::SYS_setuid, -1]), Answers),
         (
             "terminal injection",
             json!([libc::SYS_ioctl, 0, 0x5412, "x"]),
-            eperm,
+            Answers,
         ),
         (
             "terminal injection, high bits",
             json!([libc::SYS_ioctl, 0, 0x7fff_0000_0000_5412_i64, "x"]),
-            eperm,
+            Answers,
         ),
         (
             "the console's injection",
             json!([libc::SYS_ioctl, 0, 0x541c, "x"]),
-            eperm,
-        ),
-        ("semaphores", json!([libc::SYS_semget, 0, 1, 0o1600]), eperm),
-        ("messages", json!([libc::SYS_msgget, 0, 0o1600]), eperm),
-        (
-            "a key",
-            json!([libc::SYS_add_key, "user", "x", "y", 1, -3]),
-            eperm,
-        ),
-        (
-            "process_vm_writev",
-            json!([libc::SYS_process_vm_writev, parent, zeroes, 1, zeroes, 1, 0]),
-            eperm,
+            Answers,
         ),
         (
             "a real-time schedule",
             json!([libc::SYS_sched_setscheduler, 0, 1, { "zeroes": 8 }]),
-            eperm,
+            Answers,
         ),
-        ("a priority", json!([libc::SYS_setpriority, 0, 0, -5]), eperm),
-        ("locked memory", json!([libc::SYS_mlockall, 1]), eperm),
-        ("a module", json!([libc::SYS_init_module, zeroes, 0, ""]), eperm),
-        ("reboot", json!([libc::SYS_reboot, 0, 0, 0, 0]), eperm),
+        ("a priority", json!([libc::SYS_setpriority, 0, 0, 5]), Works),
+        ("locked memory", json!([libc::SYS_mlock, 0, 0]), Works),
+        (
+            "a module",
+            json!([libc::SYS_init_module, zeroes, 0, ""]),
+            AnswersRoot,
+        ),
+        ("reboot", json!([libc::SYS_reboot, 0, 0, 0, 0]), AnswersRoot),
         (
             "set the clock",
-            json!([libc::SYS_clock_settime, 0, zeroes]),
-            eperm,
+            json!([libc::SYS_clock_settime, 1, zeroes]),
+            Answers,
         ),
     ]
+}
+
+/// Namespaces in which an attempt that works does no harm to the host.
+const OF_ITS_OWN: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
+
+/// Makes sure that the attempt was one: without a sandbox it works, or is answered by the call itself.
+fn control(scene: &Scene, name: &str, call: &Value, free: &Free) {
+    let unshare = json!([libc::SYS_unshare, OF_ITS_OWN]);
+    let errno = match free {
+        Free::Works | Free::Answers => scene.control("raw", json!([unshare, call]))[1].clone(),
+        Free::WorksBare => scene.control("raw", json!([call]))[0].clone(),
+        Free::AnswersRoot if nix::unistd::geteuid().is_root() => {
+            scene.control("raw", json!([call]))[0].clone()
+        }
+        // The root leg has shown it.
+        Free::AnswersRoot => return,
+    };
+    let errno = errno.as_i64().unwrap() as i32;
+    match free {
+        Free::Works | Free::WorksBare => assert_eq!(errno, 0, "the control of {name}"),
+        Free::Answers => {
+            assert!(
+                ![libc::EPERM, libc::ENOSYS].contains(&errno),
+                "the control of {name}: {errno}"
+            );
+        }
+        // A kernel may be built without what only root could use, such as modules.
+        Free::AnswersRoot => assert_ne!(errno, libc::EPERM, "the control of {name}"),
+    }
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
@@ -123,7 +177,8 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "banned_calls_end_the_call_or_fail_and_are_counted",
             keep: |scene| {
-                for (name, call, errno) in banned(std::process::id()) {
+                let victim = sleeper();
+                for (name, call, free) in banned(victim.0.id()) {
                     for profile in [DEFAULT, HIGH] {
                         let answer = scene.attack(profile, "raw", json!([call]));
                         assert_eq!(killed(&answer).as_str(), "syscall_denied", "{name} in {profile}");
@@ -131,30 +186,21 @@ pub(crate) fn promises() -> Vec<Promise> {
                     }
                     for profile in scene.profiles().into_iter().skip(2) {
                         let answer = scene.attack(profile, "raw", json!([call]));
-                        assert_eq!(replied(&answer), json!([errno]), "{name} in {profile}");
+                        assert_eq!(replied(&answer), json!([libc::EPERM]), "{name} in {profile}");
                         assert_eq!(answer.denials.len(), 1, "{name} is counted: {:?}", answer.denials);
                     }
+                    control(scene, name, &call, &free);
                 }
                 let answer = scene.attack(DEFAULT, "raw", json!([[libc::SYS_ptrace, 0, 0, 0, 0]]));
                 assert_eq!(answer.denials[0].what, "ptrace", "the telling ones are named");
-                let free = json!([
-                    [libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0],
-                    [libc::SYS_fsopen, "tmpfs", 0]
-                ]);
-                assert_eq!(scene.control("raw", free)[0], json!(0), "the control");
-                let unshare = json!([[libc::SYS_unshare, libc::CLONE_NEWUSER]]);
-                assert_eq!(scene.control("raw", unshare), json!([0]), "the control");
             },
         },
         Promise {
             name: "no_process_outside_can_be_signalled_or_seen",
             keep: |scene| {
-                let mut victim = std::process::Command::new("/bin/sleep")
-                    .arg("1000")
-                    .spawn()
-                    .unwrap();
+                let mut victim = sleeper();
                 let kill = json!([
-                    [libc::SYS_kill, victim.id(), libc::SIGKILL],
+                    [libc::SYS_kill, victim.0.id(), libc::SIGKILL],
                     [libc::SYS_kill, -1, libc::SIGKILL]
                 ]);
                 for profile in scene.profiles() {
@@ -169,10 +215,15 @@ pub(crate) fn promises() -> Vec<Promise> {
                         "{profile}"
                     );
                 }
-                assert!(victim.try_wait().unwrap().is_none(), "it was killed from inside");
-                let kill = json!([[libc::SYS_kill, victim.id(), libc::SIGKILL]]);
+                assert!(
+                    victim.0.try_wait().unwrap().is_none(),
+                    "it was killed from inside"
+                );
+                let see = json!([[libc::SYS_kill, std::process::id(), 0]]);
+                assert_eq!(scene.control("raw", see), json!([0]), "the control");
+                let kill = json!([[libc::SYS_kill, victim.0.id(), libc::SIGKILL]]);
                 assert_eq!(scene.control("raw", kill), json!([0]), "the control");
-                assert!(!victim.wait().unwrap().success(), "the control");
+                assert!(!victim.0.wait().unwrap().success(), "the control");
             },
         },
         Promise {
@@ -183,17 +234,22 @@ pub(crate) fn promises() -> Vec<Promise> {
                     killed(&scene.attack(DEFAULT, "raw", clone.clone())).as_str(),
                     "syscall_denied"
                 );
-                let answer = scene.attack(EXEC, "raw", clone);
+                let answer = scene.attack(EXEC, "raw", clone.clone());
                 assert_eq!(replied(&answer), json!([libc::EPERM]));
-                for profile in scene.profiles() {
-                    let world = json!([
+                assert_eq!(scene.control("raw", clone), json!([0]), "the control");
+                let world = |at: &str| {
+                    json!([
                         [libc::SYS_unshare, libc::CLONE_NEWUSER | libc::CLONE_NEWNS],
-                        [libc::SYS_mount, "none", "/workspace", "tmpfs", 0, 0]
-                    ]);
-                    let answer = scene.attack(profile, "raw", world);
+                        [libc::SYS_mount, "none", at, "tmpfs", 0, 0]
+                    ])
+                };
+                for profile in scene.profiles() {
+                    let answer = scene.attack(profile, "raw", world("/workspace"));
                     crate::ground::assert_foiled(&answer, &[libc::EPERM], "a world of its own");
                 }
+                assert_eq!(scene.control("raw", world(".")), json!([0, 0]), "the control");
                 let clone3 = json!([[libc::SYS_clone3, { "zeroes": 88 }, 88]]);
+                assert_eq!(scene.control("raw", clone3.clone()), json!([0]), "the control");
                 assert_eq!(
                     replied(&scene.attack(EXEC, "raw", clone3.clone())),
                     json!([libc::ENOSYS])
@@ -205,4 +261,25 @@ pub(crate) fn promises() -> Vec<Promise> {
             },
         },
     ]
+}
+
+/// A process of ours that waits to be attacked, and does not outlive the test.
+struct Victim(std::process::Child);
+
+fn sleeper() -> Victim {
+    let mut sleep = std::process::Command::new("/bin/sleep");
+    Victim(
+        sleep
+            .arg("1000")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+    )
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
 }
