@@ -15,6 +15,7 @@ mod profile;
 mod rules;
 mod syscalls;
 
+mod awake;
 mod cgroup;
 mod denials;
 mod ending;

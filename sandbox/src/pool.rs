@@ -160,6 +160,11 @@ impl Pool {
         InFlight(Arc::clone(self))
     }
 
+    /// Whether there is one call at most.
+    pub(crate) fn has_one_call(&self) -> bool {
+        self.lock().in_flight <= 1
+    }
+
     /// When it was last used; `None` while a call is under way.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();

@@ -8,6 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::awake;
 use crate::call::{Call, Denial, DenialSource};
 use crate::cgroup::Cgroups;
 use crate::denials::Denials;
@@ -86,10 +87,18 @@ async fn converse(
     ceilings: &Ceilings,
     denials: &mut Denials,
 ) -> Result<Cause, SandboxError> {
+    let deadline = tokio::time::Instant::now() + call.timeout;
     // The child is on its way before anything else is prepared here.
     // If it has died while it waited, the channel will say so again.
     let sent = send_now(&child.channel, frame).unwrap_or(0);
     let frame = &frame[sent..];
+    let mut told = Vec::new();
+    if frame.is_empty()
+        && awake::is_worth_it(pool)
+        && let Some(cause) = awake::hear(child, ceilings.output_bytes as usize, &mut told)
+    {
+        return over(pool, child, cause, told, denials).await;
+    }
     let interest = if frame.is_empty() {
         Interest::READABLE
     } else {
@@ -97,18 +106,31 @@ async fn converse(
     };
     let channel = watched(&child.channel, interest)?;
     let listener = watched(&child.listener, Interest::READABLE)?;
-    let mut told = Vec::new();
     let cause = tokio::select! {
         biased;
         cause = refusals(&pool.profile, &listener, denials) => cause,
         cause = exchange(&channel, frame, ceilings.output_bytes as usize, &mut told) => cause,
-        () = tokio::time::sleep(call.timeout) => Cause::TimedOut,
+        () = tokio::time::sleep_until(deadline) => Cause::TimedOut,
     };
+    drop((channel, listener));
+    over(pool, child, cause, told, denials).await
+}
+
+/// Ends the whole tree, and waits until nothing of it can run any more.
+async fn over(
+    pool: &Pool,
+    child: &Ready,
+    cause: Cause,
+    told: Vec<Denial>,
+    denials: &mut Denials,
+) -> Result<Cause, SandboxError> {
+    let _gone = process::kill(child.pidfd.as_fd());
     for denial in told {
         denials.add(denial);
     }
-    let _gone = process::kill(child.pidfd.as_fd());
-    contained(pool, &listener).await;
+    if !awake::sees_the_end(child) {
+        contained(pool, &watched(&child.listener, Interest::READABLE)?).await;
+    }
     Ok(cause)
 }
 
@@ -257,7 +279,7 @@ async fn refusals(profile: &Profile, listener: &Watched<'_>, denials: &mut Denia
 }
 
 /// What the descriptor says right now: taking a refused call that is gone would block.
-fn events_now(fd: &impl AsFd) -> PollFlags {
+pub(crate) fn events_now(fd: &impl AsFd) -> PollFlags {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
     match poll(&mut fds, PollTimeout::ZERO) {
         Ok(_) => fds[0].revents().unwrap_or(PollFlags::POLLERR),
