@@ -35,34 +35,24 @@ impl Tool for Run {
             "description": "Runs one program of the system in the space: by its words, never through a shell, without network, and \
                 only if it is on the policy's list of commands.",
             "caps_required": ["command.run", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["argv", "space_id"],
-                "properties": {
-                    "argv": {
-                        "type": "array", "minItems": 1, "maxItems": ARGV_MAX.get(), "x-command": true,
-                        "items": { "type": "string", "maxLength": ARGV_WORD_BYTES_MAX.get() },
-                    },
-                    "directory_path": params::path_schema(),
-                    "stdin": { "type": "string" },
-                    "space_id": params::space_schema(),
+            "params_schema": params::object(&["argv", "space_id"], json!({
+                "argv": {
+                    "type": "array", "minItems": 1, "maxItems": ARGV_MAX.get(), "x-command": true,
+                    "items": { "type": "string", "maxLength": ARGV_WORD_BYTES_MAX.get() },
                 },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["stdout", "stderr", "stdout_bytes", "stderr_bytes"],
-                "properties": {
-                    "exit_code": { "type": "integer", "x-public": true },
-                    "signal": { "type": "integer", "x-public": true },
-                    "stdout": { "type": "string" },
-                    "stderr": { "type": "string" },
-                    "stdout_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                    "stderr_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
+                "directory_path": params::path_schema(),
+                "stdin": { "type": "string" },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["stdout", "stderr", "stdout_bytes", "stderr_bytes"], json!({
+                "exit_code": { "type": "integer", "x-public": true },
+                "signal": { "type": "integer", "x-public": true },
+                "stdout": { "type": "string" },
+                "stderr": { "type": "string" },
+                "stdout_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "stderr_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "side_effects": ["process_exec", "filesystem_write"],
             "safety_class": "MEDIUM",
             "risk_level": "write",

@@ -218,26 +218,17 @@ impl Tool for DiagnoseError {
             "description": "Says what an error message usually means, what to do next, and whether trying again may help. It looks \
                 at the text alone.",
             "caps_required": ["diagnose"],
-            "params_schema": {
-                "type": "object",
-                "properties": {
-                    "error_text": { "type": "string", "maxLength": DIAGNOSE_BYTES_MAX.get() },
-                    "space_id": params::space_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["category", "cause", "next_steps", "retry_may_help"],
-                "properties": {
-                    "category": { "type": "string", "x-public": true },
-                    "cause": { "type": "string", "x-public": true },
-                    "next_steps": { "type": "array", "items": { "type": "string" }, "x-public": true },
-                    "retry_may_help": { "type": "boolean", "x-public": true },
-                    "also": { "type": "array", "items": { "type": "string" }, "x-public": true },
-                },
-                "additionalProperties": false,
-            },
+            "params_schema": params::object(&[], json!({
+                "error_text": { "type": "string", "maxLength": DIAGNOSE_BYTES_MAX.get() },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["category", "cause", "next_steps", "retry_may_help"], json!({
+                "category": { "type": "string", "x-public": true },
+                "cause": { "type": "string", "x-public": true },
+                "next_steps": { "type": "array", "items": { "type": "string" }, "x-public": true },
+                "retry_may_help": { "type": "boolean", "x-public": true },
+                "also": { "type": "array", "items": { "type": "string" }, "x-public": true },
+            })),
             "side_effects": ["read_only"],
             "safety_class": "LOW",
             "risk_level": "read",

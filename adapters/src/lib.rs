@@ -9,6 +9,7 @@ pub mod tool;
 pub mod workspace;
 
 mod before;
+mod failpoint;
 mod params;
 #[cfg(test)]
 mod testing;

@@ -62,6 +62,49 @@ pub(crate) fn sha256_schema() -> Value {
     json!({ "type": "string", "pattern": "^[0-9a-f]{64}$", "x-public": true })
 }
 
+/// The schema of an object with exactly these fields.
+pub(crate) fn object(required: &[&str], properties: Value) -> Value {
+    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    schema
+}
+
+/// The description of a tool that only looks at the space.
+pub(crate) fn reads(description: Value) -> ToolSpec {
+    let usual = json!({
+        "caps_required": ["files.read", "workspace:shared:read"],
+        "side_effects": ["read_only"],
+        "safety_class": "LOW",
+        "risk_level": "read",
+        "timeout_ms": 4000,
+        "repeat": "safe",
+    });
+    spec(with(usual, description))
+}
+
+/// The description of a tool that changes files of the space, keeps what it replaces, and can be undone.
+pub(crate) fn writes(description: Value) -> ToolSpec {
+    let usual = json!({
+        "caps_required": ["files.write", "workspace:shared:write"],
+        "side_effects": ["filesystem_write"],
+        "safety_class": "LOW",
+        "risk_level": "write",
+        "reversible": true,
+        "timeout_ms": 4000,
+    });
+    spec(with(usual, description))
+}
+
+/// What is usual, and what the tool itself says above it.
+fn with(mut usual: Value, own: Value) -> Value {
+    if let (Value::Object(usual), Value::Object(own)) = (&mut usual, own) {
+        usual.extend(own);
+    }
+    usual
+}
+
 /// A description that stands in the code as JSON.
 #[expect(
     clippy::expect_used,

@@ -20,36 +20,20 @@ impl Tool for AppendText {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Adds a text to the end of a text file of the space; a missing file is created.",
-            "caps_required": ["files.write", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "text", "space_id"],
-                "properties": {
-                    "path": params::path_schema(),
-                    "text": { "type": "string", "minLength": 1 },
-                    "space_id": params::space_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["bytes_appended", "file_bytes"],
-                "properties": {
-                    "bytes_appended": { "type": "integer", "minimum": 0, "x-public": true },
-                    "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
+            "params_schema": params::object(&["path", "text", "space_id"], json!({
+                "path": params::path_schema(),
+                "text": { "type": "string", "minLength": 1 },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["bytes_appended", "file_bytes"], json!({
+                "bytes_appended": { "type": "integer", "minimum": 0, "x-public": true },
+                "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "resource": "file:{space_id}/{path}",
             "repeat": "probe",
         }))

@@ -22,33 +22,19 @@ impl Tool for ApplyPatch {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Applies a unified diff to text files of the space, all of it or nothing. Paths are beneath the space's \
                 root. It changes and creates files; it neither deletes nor renames any.",
-            "caps_required": ["files.write", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["patch", "space_id"],
-                "properties": { "patch": { "type": "string", "minLength": 1 }, "space_id": params::space_schema() },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["files_changed", "files_created"],
-                "properties": {
-                    "files_changed": { "type": "integer", "minimum": 0, "x-public": true },
-                    "files_created": { "type": "integer", "minimum": 0, "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
+            "params_schema": params::object(&["patch", "space_id"], json!({
+                "patch": { "type": "string", "minLength": 1 }, "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["files_changed", "files_created"], json!({
+                "files_changed": { "type": "integer", "minimum": 0, "x-public": true },
+                "files_created": { "type": "integer", "minimum": 0, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "repeat": "probe",
         }))
     }

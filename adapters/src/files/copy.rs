@@ -15,17 +15,15 @@ pub struct Copy;
 
 /// Parameters of copying and moving.
 pub(super) fn two_paths_schema() -> Value {
-    json!({
-        "type": "object",
-        "required": ["from_path", "to_path", "space_id"],
-        "properties": {
+    json!(params::object(
+        &["from_path", "to_path", "space_id"],
+        json!({
             "from_path": params::path_schema(),
             "to_path": params::path_schema(),
             "overwrite": { "type": "boolean", "x-public": true },
             "space_id": params::space_schema(),
-        },
-        "additionalProperties": false,
-    })
+        })
+    ))
 }
 
 /// Two different files.
@@ -61,15 +59,10 @@ impl Tool for Copy {
             "description": "Copies a file within the space; another file is overwritten only if that is asked for.",
             "caps_required": ["files.read", "files.write", "workspace:shared:write"],
             "params_schema": two_paths_schema(),
-            "result_schema": {
-                "type": "object",
-                "required": ["bytes_copied"],
-                "properties": {
-                    "bytes_copied": { "type": "integer", "minimum": 0, "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
+            "result_schema": params::object(&["bytes_copied"], json!({
+                "bytes_copied": { "type": "integer", "minimum": 0, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "side_effects": ["filesystem_write"],
             "safety_class": "LOW",
             "risk_level": "write",

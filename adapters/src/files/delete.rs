@@ -24,25 +24,15 @@ impl Tool for Delete {
             "version": "1.0.0",
             "description": "Removes a file of the space. With expected_sha256, only if it is the one that was read.",
             "caps_required": ["files.delete", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "space_id"],
-                "properties": {
-                    "path": params::path_schema(),
-                    "expected_sha256": params::sha256_schema(),
-                    "space_id": params::space_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["deleted"],
-                "properties": {
-                    "deleted": { "type": "boolean", "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
+            "params_schema": params::object(&["path", "space_id"], json!({
+                "path": params::path_schema(),
+                "expected_sha256": params::sha256_schema(),
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["deleted"], json!({
+                "deleted": { "type": "boolean", "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "side_effects": ["filesystem_delete"],
             "safety_class": "HIGH",
             "risk_level": "danger",

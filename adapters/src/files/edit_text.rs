@@ -23,41 +23,25 @@ impl Tool for EditText {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Replaces a passage of a text file of the space, which must occur exactly as often as expected (once, \
                 unless said otherwise). With expected_sha256, only if the file is the one that was read.",
-            "caps_required": ["files.write", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "find", "replace", "space_id"],
-                "properties": {
-                    "path": params::path_schema(),
-                    "find": { "type": "string", "minLength": 1 },
-                    "replace": { "type": "string" },
-                    "count": { "type": "integer", "minimum": 1, "maximum": 10_000, "x-public": true },
-                    "expected_sha256": params::sha256_schema(),
-                    "space_id": params::space_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["replacements", "file_bytes"],
-                "properties": {
-                    "replacements": { "type": "integer", "minimum": 0, "x-public": true },
-                    "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                    "sha256_text": params::sha256_schema(),
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
+            "params_schema": params::object(&["path", "find", "replace", "space_id"], json!({
+                "path": params::path_schema(),
+                "find": { "type": "string", "minLength": 1 },
+                "replace": { "type": "string" },
+                "count": { "type": "integer", "minimum": 1, "maximum": 10_000, "x-public": true },
+                "expected_sha256": params::sha256_schema(),
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["replacements", "file_bytes"], json!({
+                "replacements": { "type": "integer", "minimum": 0, "x-public": true },
+                "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "sha256_text": params::sha256_schema(),
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "resource": "file:{space_id}/{path}",
             "repeat": "probe",
         }))

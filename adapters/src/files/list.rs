@@ -18,51 +18,35 @@ impl Tool for List {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::reads(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Lists what is in a folder of the space, or with recursive all beneath it.",
-            "caps_required": ["files.read", "workspace:shared:read"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "space_id"],
-                "properties": {
-                    "path": params::path_schema(),
-                    "space_id": params::space_schema(),
-                    "recursive": { "type": "boolean", "x-public": true },
-                    "after": params::path_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["entries", "count", "complete"],
-                "properties": {
-                    "entries": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["path", "kind"],
-                            "properties": {
-                                "path": { "type": "string" },
-                                "kind": { "enum": ["file", "folder", "link", "special"] },
-                                "bytes": { "type": "integer", "minimum": 0 },
-                            },
-                            "additionalProperties": false,
+            "params_schema": params::object(&["path", "space_id"], json!({
+                "path": params::path_schema(),
+                "space_id": params::space_schema(),
+                "recursive": { "type": "boolean", "x-public": true },
+                "after": params::path_schema(),
+            })),
+            "result_schema": params::object(&["entries", "count", "complete"], json!({
+                "entries": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["path", "kind"],
+                        "properties": {
+                            "path": { "type": "string" },
+                            "kind": { "enum": ["file", "folder", "link", "special"] },
+                            "bytes": { "type": "integer", "minimum": 0 },
                         },
+                        "additionalProperties": false,
                     },
-                    "count": { "type": "integer", "minimum": 0, "x-public": true },
-                    "complete": { "type": "boolean", "x-public": true },
-                    "next_after": { "type": "string" },
-                    "unnamed": { "type": "integer", "minimum": 0, "x-public": true },
                 },
-                "additionalProperties": false,
-            },
-            "side_effects": ["read_only"],
-            "safety_class": "LOW",
-            "risk_level": "read",
-            "timeout_ms": 4000,
-            "repeat": "safe",
+                "count": { "type": "integer", "minimum": 0, "x-public": true },
+                "complete": { "type": "boolean", "x-public": true },
+                "next_after": { "type": "string" },
+                "unnamed": { "type": "integer", "minimum": 0, "x-public": true },
+            })),
         }))
     }
 

@@ -17,31 +17,17 @@ impl Tool for MakeDir {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Makes a folder in the space, and those above it; one that is there already is fine.",
-            "caps_required": ["files.write", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "space_id"],
-                "properties": { "path": params::path_schema(), "space_id": params::space_schema() },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["folders_made"],
-                "properties": {
-                    "folders_made": { "type": "integer", "minimum": 0, "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
+            "params_schema": params::object(&["path", "space_id"], json!({
+                "path": params::path_schema(), "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["folders_made"], json!({
+                "folders_made": { "type": "integer", "minimum": 0, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "idempotency_key_fields": ["path"],
             "resource": "file:{space_id}/{path}",
             "repeat": "safe",

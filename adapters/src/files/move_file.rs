@@ -20,26 +20,15 @@ impl Tool for Move {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Moves or renames a file within the space; another file is overwritten only if that is asked for.",
-            "caps_required": ["files.write", "workspace:shared:write"],
             "params_schema": two_paths_schema(),
-            "result_schema": {
-                "type": "object",
-                "required": ["moved"],
-                "properties": {
-                    "moved": { "type": "boolean", "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
+            "result_schema": params::object(&["moved"], json!({
+                "moved": { "type": "boolean", "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "resource": "file:{space_id}/{from_path}",
             "repeat": "probe",
         }))

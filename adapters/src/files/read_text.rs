@@ -18,39 +18,23 @@ impl Tool for ReadText {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::reads(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Reads the text of a file of the space, or a piece of it.",
-            "caps_required": ["files.read", "workspace:shared:read"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "space_id"],
-                "properties": {
-                    "path": params::path_schema(),
-                    "space_id": params::space_schema(),
-                    "from_byte": { "type": "integer", "minimum": 0, "x-public": true },
-                    "max_bytes": { "type": "integer", "minimum": 1, "maximum": READ_BYTES_MAX.get(), "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["text", "bytes", "file_bytes", "sha256_text"],
-                "properties": {
-                    "text": { "type": "string" },
-                    "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                    "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                    "next_byte": { "type": "integer", "minimum": 0, "x-public": true },
-                    "sha256_text": params::sha256_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["read_only"],
-            "safety_class": "LOW",
-            "risk_level": "read",
-            "timeout_ms": 4000,
-            "repeat": "safe",
+            "params_schema": params::object(&["path", "space_id"], json!({
+                "path": params::path_schema(),
+                "space_id": params::space_schema(),
+                "from_byte": { "type": "integer", "minimum": 0, "x-public": true },
+                "max_bytes": { "type": "integer", "minimum": 1, "maximum": READ_BYTES_MAX.get(), "x-public": true },
+            })),
+            "result_schema": params::object(&["text", "bytes", "file_bytes", "sha256_text"], json!({
+                "text": { "type": "string" },
+                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "next_byte": { "type": "integer", "minimum": 0, "x-public": true },
+                "sha256_text": params::sha256_schema(),
+            })),
         }))
     }
 

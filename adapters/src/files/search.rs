@@ -19,12 +19,11 @@ impl Tool for Search {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::reads(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Finds files beneath a folder of the space by a pattern of their path (*, ?, **), by a text in them, or \
                 both; a text is found line by line.",
-            "caps_required": ["files.read", "workspace:shared:read"],
             "params_schema": {
                 "type": "object",
                 "required": ["path", "space_id"],
@@ -39,35 +38,25 @@ impl Tool for Search {
                 "anyOf": [{ "required": ["glob"] }, { "required": ["text"] }],
                 "additionalProperties": false,
             },
-            "result_schema": {
-                "type": "object",
-                "required": ["hits", "count", "complete", "files_searched", "files_skipped"],
-                "properties": {
-                    "hits": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["path"],
-                            "properties": {
-                                "path": { "type": "string" },
-                                "line": { "type": "integer", "minimum": 1 },
-                                "text": { "type": "string" },
-                            },
-                            "additionalProperties": false,
+            "result_schema": params::object(&["hits", "count", "complete", "files_searched", "files_skipped"], json!({
+                "hits": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["path"],
+                        "properties": {
+                            "path": { "type": "string" },
+                            "line": { "type": "integer", "minimum": 1 },
+                            "text": { "type": "string" },
                         },
+                        "additionalProperties": false,
                     },
-                    "count": { "type": "integer", "minimum": 0, "x-public": true },
-                    "complete": { "type": "boolean", "x-public": true },
-                    "files_searched": { "type": "integer", "minimum": 0, "x-public": true },
-                    "files_skipped": { "type": "integer", "minimum": 0, "x-public": true },
                 },
-                "additionalProperties": false,
-            },
-            "side_effects": ["read_only"],
-            "safety_class": "LOW",
-            "risk_level": "read",
-            "timeout_ms": 4000,
-            "repeat": "safe",
+                "count": { "type": "integer", "minimum": 0, "x-public": true },
+                "complete": { "type": "boolean", "x-public": true },
+                "files_searched": { "type": "integer", "minimum": 0, "x-public": true },
+                "files_skipped": { "type": "integer", "minimum": 0, "x-public": true },
+            })),
         }))
     }
 

@@ -18,36 +18,22 @@ impl Tool for Stat {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::reads(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Says what stands at a path of the space: kind, size, permissions, time of change and, for files that \
                 are not too large, the digest that edits can expect.",
-            "caps_required": ["files.read", "workspace:shared:read"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "space_id"],
-                "properties": { "path": params::path_schema(), "space_id": params::space_schema() },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["exists"],
-                "properties": {
-                    "exists": { "type": "boolean", "x-public": true },
-                    "kind": { "enum": ["file", "folder", "link", "special"], "x-public": true },
-                    "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                    "mode": { "type": "string", "pattern": "^[0-7]{3}$", "x-public": true },
-                    "modified_s": { "type": "integer", "x-public": true },
-                    "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["read_only"],
-            "safety_class": "LOW",
-            "risk_level": "read",
-            "timeout_ms": 4000,
-            "repeat": "safe",
+            "params_schema": params::object(&["path", "space_id"], json!({
+                "path": params::path_schema(), "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["exists"], json!({
+                "exists": { "type": "boolean", "x-public": true },
+                "kind": { "enum": ["file", "folder", "link", "special"], "x-public": true },
+                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "mode": { "type": "string", "pattern": "^[0-7]{3}$", "x-public": true },
+                "modified_s": { "type": "integer", "x-public": true },
+                "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
+            })),
         }))
     }
 

@@ -26,36 +26,20 @@ impl Tool for Undo {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Takes back what the action of a receipt changed in the space, if nothing has changed since. Undoing the \
                 undo does it again.",
-            "caps_required": ["files.write", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["receipt_id", "space_id"],
-                "properties": {
-                    "receipt_id": { "type": "string", "minLength": 1, "maxLength": 256, "x-public": true },
-                    "space_id": params::space_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["restored"],
-                "properties": {
-                    "restored": { "type": "integer", "minimum": 0, "x-public": true },
-                    "folders_kept": { "type": "integer", "minimum": 0, "x-public": true },
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
+            "params_schema": params::object(&["receipt_id", "space_id"], json!({
+                "receipt_id": { "type": "string", "minLength": 1, "maxLength": 256, "x-public": true },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["restored"], json!({
+                "restored": { "type": "integer", "minimum": 0, "x-public": true },
+                "folders_kept": { "type": "integer", "minimum": 0, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "repeat": "safe",
         }))
     }

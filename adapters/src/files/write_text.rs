@@ -17,36 +17,20 @@ impl Tool for WriteText {
     }
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
+        params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
             "description": "Puts a text into a file of the space, replacing what was there.",
-            "caps_required": ["files.write", "workspace:shared:write"],
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "text", "space_id"],
-                "properties": {
-                    "path": params::path_schema(),
-                    "text": { "type": "string" },
-                    "space_id": params::space_schema(),
-                },
-                "additionalProperties": false,
-            },
-            "result_schema": {
-                "type": "object",
-                "required": ["bytes_written"],
-                "properties": {
-                    "bytes_written": { "type": "integer", "minimum": 0, "x-public": true },
-                    "sha256_text": params::sha256_schema(),
-                    "dry_run": { "type": "boolean", "x-public": true },
-                },
-                "additionalProperties": false,
-            },
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
+            "params_schema": params::object(&["path", "text", "space_id"], json!({
+                "path": params::path_schema(),
+                "text": { "type": "string" },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["bytes_written"], json!({
+                "bytes_written": { "type": "integer", "minimum": 0, "x-public": true },
+                "sha256_text": params::sha256_schema(),
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
             "idempotency_key_fields": ["path", "sha256(text)"],
             "resource": "file:{space_id}/{path}",
             "repeat": "safe",

@@ -15,6 +15,8 @@ pub enum FileProblem {
     },
     /// Not a file: a folder, link, pipe, socket or device.
     NotAFile,
+    /// A folder, where the tool works on one file at a time.
+    Folder,
     /// Larger than the tool takes.
     TooLarge {
         /// What it takes.
@@ -42,7 +44,7 @@ impl FileProblem {
     pub fn errno(self) -> Option<Errno> {
         match self {
             Self::Kernel { errno, .. } => Some(errno),
-            Self::NotAFile | Self::TooLarge { .. } | Self::NotText | Self::Changed => None,
+            Self::NotAFile | Self::Folder | Self::TooLarge { .. } | Self::NotText | Self::Changed => None,
         }
     }
 }
@@ -87,6 +89,12 @@ impl From<FileProblem> for Failure {
             FileProblem::NotAFile => (
                 Code::NotAFile,
                 "what is there is a folder, a link, a pipe or a device; name a file".to_owned(),
+            ),
+            FileProblem::Folder => (
+                Code::NotAFile,
+                "what is there is a folder, and files are moved, copied and deleted one by one, so that each can be undone; \
+                 files.list with recursive names them"
+                    .to_owned(),
             ),
             FileProblem::TooLarge { bytes_max } => (
                 Code::FileLimit,

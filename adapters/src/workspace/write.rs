@@ -71,6 +71,7 @@ impl Drop for Draft {
 impl Draft {
     /// Moves the content into place, and syncs the folder. A reader sees the old or the new content.
     pub fn place(mut self) -> Result<(), FileProblem> {
+        crate::failpoint::before_rename();
         let folder = self.folder.as_fd();
         let moved = match self.existing {
             Existing::Replace => renameat(folder, self.name.as_str(), folder, self.target.as_str()),
@@ -234,6 +235,7 @@ impl Workspace<'_> {
         match self.stat(from)? {
             None => return Err(at(Errno::ENOENT)),
             Some(stat) if stat.kind == FileKind::Link => return Err(at(Errno::ELOOP)),
+            Some(stat) if stat.kind == FileKind::Folder => return Err(FileProblem::Folder),
             Some(stat) if stat.kind != FileKind::File => return Err(FileProblem::NotAFile),
             Some(_) => {}
         }
@@ -256,6 +258,7 @@ impl Workspace<'_> {
         match self.stat(path)? {
             None => return Err(at(Errno::ENOENT)),
             Some(stat) if stat.kind == FileKind::Link => return Err(at(Errno::ELOOP)),
+            Some(stat) if stat.kind == FileKind::Folder => return Err(FileProblem::Folder),
             Some(stat) if stat.kind != FileKind::File => return Err(FileProblem::NotAFile),
             Some(_) => {}
         }
