@@ -13,6 +13,7 @@ pub mod action;
 pub mod messages;
 
 pub mod answers;
+pub mod artifacts;
 pub mod control;
 pub mod decisions;
 pub mod failpoint;

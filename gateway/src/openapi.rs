@@ -12,7 +12,7 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
 use crate::problem::Problem;
-use crate::routes::{actions, breakers, health, log, policy, receipts};
+use crate::routes::{actions, artifacts, breakers, health, log, policy, receipts, tools};
 use crate::views::{
     ActionView, Amending, BreakerView, Explanation, Health, PolicyChange, PolicyView, ReceiptList, State,
 };
@@ -44,6 +44,9 @@ const SCHEMAS: &str = "/components/schemas";
         log::keys,
         log::entries,
         log::frontier,
+        artifacts::get,
+        tools::list,
+        tools::show,
         policy::show,
         policy::check,
         policy::reload,

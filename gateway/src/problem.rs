@@ -52,6 +52,8 @@ kinds! {
     BodyBroken = "body_broken", 400, false, "The body ended before its end.";
     ActionUnknown = "action_unknown", 404, false, "No action of this id is known to you.";
     ReceiptUnknown = "receipt_unknown", 404, false, "No receipt of this id is known to you.";
+    ArtifactUnknown = "artifact_unknown", 404, false, "The receipt names no such artifact, or it is not kept any more.";
+    ToolUnknown = "tool_unknown", 404, false, "There is no tool of this name.";
     AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
     CannotCancel = "cannot_cancel", 409, false, "The action is on its way; it cannot be withdrawn.";
     BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";

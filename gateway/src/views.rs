@@ -15,6 +15,7 @@ use crate::limits::NOTE_BYTES_MAX;
 use crate::problem::{Kind, Problem};
 
 pub use crate::routes::breakers::BreakerView;
+pub use crate::routes::tools::{details as tool_details, summary as tool_summary};
 
 /// How an action stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -1,5 +1,6 @@
 //! The command line: one file a command. Data goes to standard output, talk to standard error.
 
+mod artifacts;
 mod ask;
 mod backend;
 mod breaker;
@@ -110,6 +111,7 @@ enum Command {
     Init(init::Init),
     Receipts(receipts::ReceiptsCommand),
     Keys(keys::KeysCommand),
+    Artifacts(artifacts::ArtifactsCommand),
     Policy(policy::PolicyCommand),
     Breaker(breaker::BreakerCommand),
     Config(config::ConfigCommand),
@@ -159,6 +161,7 @@ pub fn main() -> ExitCode {
         Command::Init(init) => init.main(&common),
         Command::Receipts(receipts) => receipts.main(&common),
         Command::Keys(keys) => keys.main(&common),
+        Command::Artifacts(artifacts) => artifacts.main(&common),
         Command::Policy(policy) => policy.main(&common),
         Command::Breaker(breaker) => breaker.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),

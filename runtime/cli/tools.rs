@@ -1,13 +1,18 @@
 //! `effectd tools`: what can happen here, and trying one out.
 
 use clap::builder::PossibleValue;
-use effectd_actors::{Entry, Registry, RegistryError};
+use effectd_actors::{Entry, Registry};
 use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, SubjectId, ToolId, ToolSpec};
+use effectd_gateway::views::{tool_details, tool_summary};
+use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use super::ask::{self, Asking};
+use super::backend::{Trouble, client_state, socket};
 use super::output::{Form, Printer, line};
 use super::{Common, complain};
+use crate::client::{Client, ClientError, percent_encoded};
+use crate::error::Error;
 use crate::exit::Exit;
 use crate::tools::registry;
 
@@ -26,6 +31,8 @@ enum Command {
 }
 
 /// List the tools
+///
+/// Those of the daemon, if one runs, and whether they are switched off; otherwise those of this program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd tools list\n  effectd tools list -o json")]
 struct List {
@@ -106,54 +113,98 @@ impl clap::builder::TypedValueParser for KnownTool {
 
 impl ToolsCommand {
     pub(super) fn main(self, common: &Common) -> Exit {
-        let registry = match registry(crate::tools::own()) {
-            Ok(registry) => registry,
-            Err(error) => {
-                complain(&error);
-                return Exit::Failed;
+        super::block_on(async {
+            match self.command {
+                Command::List(list) => list.main(common).await,
+                Command::Show(show) => show.main(common).await,
+                Command::Try(attempt) => attempt.main(common).await,
             }
-        };
-        match self.command {
-            Command::List(list) => list.main(&registry),
-            Command::Show(show) => show.main(&registry),
-            Command::Try(attempt) => attempt.main(&registry, common),
-        }
+        })
     }
+}
+
+/// What the daemon says of its tools, or, where none runs, what this program has. No store is needed for that.
+async fn told<T: serde::de::DeserializeOwned>(
+    common: &Common,
+    path: &str,
+    own: impl FnOnce(&Registry) -> Result<T, Exit>,
+) -> Result<Result<T, Exit>, Trouble> {
+    let state = client_state(common);
+    let mut client = Client::new(socket(common, &state)?);
+    match client.call(Method::GET, path, "").await {
+        Err(ClientError::NoDaemon(_)) => {
+            let registry =
+                registry(crate::tools::own()).map_err(|error| Error::Internal(error.to_string()))?;
+            Ok(own(&registry))
+        }
+        Ok(Err(problem)) if problem.code == "tool_unknown" => {
+            complain(&problem.detail);
+            Ok(Err(Exit::Usage))
+        }
+        answer => Ok(Ok(answer?.map_err(Trouble::Refused)?)),
+    }
+}
+
+/// One tool, or a complaint that says what there is instead.
+async fn one(common: &Common, tool: &ToolId) -> Result<Result<Value, Exit>, Trouble> {
+    let path = format!("/v1/tools/{}", percent_encoded(tool.as_str()));
+    told(common, &path, |registry| {
+        Ok(tool_details(find(registry, tool)?, false))
+    })
+    .await
+}
+
+fn spec_of(details: &Value) -> Result<ToolSpec, Trouble> {
+    let spec = serde_json::from_value(details["spec"].clone());
+    Ok(spec.map_err(|error| ClientError::Strange(error.to_string()))?)
 }
 
 /// The tool, or a complaint that says what there is instead.
 fn find<'r>(registry: &'r Registry, tool: &ToolId) -> Result<&'r Entry, Exit> {
-    registry
-        .find(tool)
-        .map(|entry| &**entry)
-        .map_err(|error: RegistryError| {
-            complain(&error);
-            Exit::Usage
-        })
+    registry.find(tool).map(|entry| &**entry).map_err(|error| {
+        complain(&error);
+        Exit::Usage
+    })
 }
 
-const COLUMNS: [(&str, usize); 6] = [
+const COLUMNS: [(&str, usize); 7] = [
     ("TOOL", 20),
     ("VERSION", 7),
     ("TIER", 4),
     ("CLASS", 6),
     ("UNDO", 4),
+    ("OFF", 3),
     ("WHAT IT DOES", 60),
 ];
 
 impl List {
-    fn main(self, registry: &Registry) -> Exit {
+    async fn main(self, common: &Common) -> Result<Exit, Trouble> {
+        let own = |registry: &Registry| Ok(registry.iter().map(|entry| tool_summary(entry, false)).collect());
+        let tools: Vec<Value> = match told(common, "/v1/tools", own).await? {
+            Ok(tools) => tools,
+            Err(exit) => return Ok(exit),
+        };
         let mut printer = Printer::new(self.output, true, &COLUMNS);
-        for entry in registry.iter() {
-            let spec = entry.spec();
-            let (tier, class) = (format!("{:?}", spec.tier()), word(&spec.safety_class));
-            let does = spec.description.split(['.', ';']).next().unwrap_or_default();
-            let undo = if spec.reversible { "yes" } else { "" };
-            let cells = [spec.tool_id.as_str(), &spec.version, &tier, &class, undo, does];
-            printer.row(&summary(entry), &cells);
+        for tool in &tools {
+            let text = |name: &str| tool[name].as_str().unwrap_or_default();
+            let yes = |name: &str| if tool[name] == true { "yes" } else { "" };
+            let does = text("description").split(['.', ';']).next().unwrap_or_default();
+            let (class, undo, off) = (text("safety_class"), yes("reversible"), yes("disabled"));
+            printer.row(
+                tool,
+                &[
+                    text("tool_id"),
+                    text("version"),
+                    text("tier"),
+                    class,
+                    undo,
+                    off,
+                    does,
+                ],
+            );
         }
         printer.finish();
-        Exit::Done
+        Ok(Exit::Done)
     }
 }
 
@@ -162,43 +213,27 @@ fn word(value: &impl serde::Serialize) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// What a listing tells of a tool.
-fn summary(entry: &Entry) -> Value {
-    let spec = entry.spec();
-    json!({
-        "tool_id": spec.tool_id, "version": spec.version, "aliases": entry.aliases(), "source": entry.source(),
-        "description": spec.description, "caps_required": spec.caps_required, "side_effects": spec.side_effects,
-        "safety_class": spec.safety_class, "risk_level": spec.risk_level, "tier": spec.tier(),
-        "sandbox_profile": spec.effective_profile(), "reversible": spec.reversible, "repeat": spec.repeat,
-    })
-}
-
 impl Show {
-    fn main(self, registry: &Registry) -> Exit {
-        let entry = match find(registry, &self.tool) {
-            Ok(entry) => entry,
-            Err(exit) => return exit,
+    async fn main(self, common: &Common) -> Result<Exit, Trouble> {
+        let details = match one(common, &self.tool).await? {
+            Ok(details) => details,
+            Err(exit) => return Ok(exit),
         };
         match self.output {
-            Form::Table => line(&page(entry)),
+            Form::Table => line(&page(&details)?),
             Form::Json | Form::Jsonl => {
-                let value = json!({
-                    "spec": entry.spec(), "aliases": entry.aliases(), "source": entry.source(), "tier": entry.spec().tier(),
-                    "definition_hash": entry.definition_hash(), "lints": entry.lints(), "example": entry.example(),
-                    "capability": entry.capability(), "action": entry.action_definition(), "package": entry.package(),
-                });
                 let mut printer = Printer::new(self.output, false, &COLUMNS);
-                printer.row(&value, &[]);
+                printer.row(&details, &[]);
                 printer.finish();
             }
         }
-        Exit::Done
+        Ok(Exit::Done)
     }
 }
 
 /// One tool on one screen.
-fn page(entry: &Entry) -> String {
-    let spec = entry.spec();
+fn page(details: &Value) -> Result<String, Trouble> {
+    let spec = &spec_of(details)?;
     let mut lines = vec![
         format!("{} {}: {}", spec.tool_id, spec.version, spec.description),
         String::new(),
@@ -209,10 +244,14 @@ fn page(entry: &Entry) -> String {
         }
     };
     let join = |words: Vec<String>| words.join(", ");
-    row(
-        "also",
-        join(entry.aliases().iter().map(ToString::to_string).collect()),
-    );
+    let texts = |name: &str| {
+        let texts = details[name].as_array().into_iter().flatten();
+        texts
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    row("also", join(texts("aliases")));
     row(
         "needs",
         join(spec.caps_required.iter().map(ToString::to_string).collect()),
@@ -235,11 +274,14 @@ fn page(entry: &Entry) -> String {
     row("undo", undo(spec).to_owned());
     row("takes", fields(&spec.params_schema));
     row("answers", fields(&spec.result_schema));
-    row("example", Value::Object(entry.example().clone()).to_string());
-    for lint in entry.lints() {
-        row("doubtful", lint.meaning().to_owned());
+    row("example", details["example"].to_string());
+    for doubt in texts("doubtful") {
+        row("doubtful", doubt);
     }
-    lines.join("\n")
+    if details["disabled"] == true {
+        row("off", "an operator has switched it off".to_owned());
+    }
+    Ok(lines.join("\n"))
 }
 
 fn repeat(spec: &ToolSpec) -> &'static str {
@@ -278,20 +320,21 @@ fn fields(schema: &Value) -> String {
 }
 
 impl Try {
-    fn main(self, registry: &Registry, common: &Common) -> Exit {
-        let entry = match find(registry, &self.tool) {
-            Ok(entry) => entry,
-            Err(exit) => return exit,
+    async fn main(self, common: &Common) -> Result<Exit, Trouble> {
+        let details = match one(common, &self.tool).await? {
+            Ok(details) => details,
+            Err(exit) => return Ok(exit),
         };
-        let params = match self.read(entry.spec()) {
+        let spec = spec_of(&details)?;
+        let params = match self.read(&spec) {
             Ok(params) => params,
             Err(why) => {
                 complain(&why);
-                return Exit::Usage;
+                return Ok(Exit::Usage);
             }
         };
-        let request = request(&self.asking, entry.spec().tool_id.clone(), params, self.dry_run);
-        super::block_on(ask::have_done(common, request, self.asking.output))
+        let request = request(&self.asking, spec.tool_id.clone(), params, self.dry_run);
+        ask::have_done(common, request, self.asking.output).await
     }
 
     /// The parameters, each as its schema has it.

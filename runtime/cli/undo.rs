@@ -66,7 +66,7 @@ impl Undo {
 }
 
 /// The receipt, as the daemon shows it to us or as the store has it.
-async fn receipt(backend: &Backend, id: &ReceiptId) -> Result<Option<Receipt>, Trouble> {
+pub(super) async fn receipt(backend: &Backend, id: &ReceiptId) -> Result<Option<Receipt>, Trouble> {
     match backend.hand() {
         Hand::Daemon(mut client) => {
             let path = format!("/v1/receipts/{}", crate::client::percent_encoded(id.as_str()));

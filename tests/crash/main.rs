@@ -22,6 +22,8 @@ mod harness;
 mod place;
 mod tools;
 
+mod at_length;
+mod drafts;
 mod embedding;
 mod faults;
 mod matrix;
@@ -47,6 +49,8 @@ fn tests() -> Vec<Test> {
         retries::TESTS,
         shutdown::TESTS,
         embedding::TESTS,
+        at_length::TESTS,
+        drafts::TESTS,
     ]
     .concat()
 }
@@ -56,7 +60,7 @@ fn main() -> ExitCode {
     harness::quiet_panics();
     match std::env::args().nth(1).as_deref() {
         // The program `effectd` itself, with the tools of these tests.
-        Some("run") => effectd::cli::main(),
+        Some("run" | "serve" | "tools" | "artifacts") => effectd::cli::main(),
         Some("__child") => child::main(),
         Some("soak") => soak::main(),
         _ => harness::main(&tests()),

@@ -16,12 +16,12 @@ pub(crate) const TESTS: &[Test] = &[(
 
 /// What a tool is asked in a place that was made ready, and how its effect is seen. A tool that is registered and not here
 /// fails the test.
-struct Sample {
-    tool: &'static str,
-    ready: fn(&Place),
-    params: fn(&Place) -> Value,
+pub(crate) struct Sample {
+    pub(crate) tool: &'static str,
+    pub(crate) ready: fn(&Place),
+    pub(crate) params: fn(&Place) -> Value,
     /// Exactly the effect of one run; `None` for tools without any.
-    is_done: Option<fn(&Place) -> bool>,
+    pub(crate) is_done: Option<fn(&Place) -> bool>,
     outcome: Outcome,
 }
 
@@ -36,7 +36,7 @@ const PLAIN: Sample = Sample {
 const SPACE: &str = "shared:household";
 const PATCH: &str = "--- a/note.txt\n+++ b/note.txt\n@@ -1 +1 @@\n-hello\n+good morning\n";
 
-const SAMPLES: [Sample; 15] = [
+pub(crate) const SAMPLES: [Sample; 15] = [
     Sample {
         tool: "files.write_text",
         params: |_| json!({ "path": "workspace/deep/note.txt", "text": "hello", "space_id": SPACE }),
@@ -140,7 +140,7 @@ fn holds(place: &Place, name: &str, wanted: &str) -> bool {
     std::fs::read_to_string(place.workspace().join(name)).is_ok_and(|text| text == wanted)
 }
 
-fn request(id: &str, tool: &str, params: &Value) -> Value {
+pub(crate) fn request(id: &str, tool: &str, params: &Value) -> Value {
     json!({
         "action_id": id, "subject_id": "agent://planner@deviceA", "space_id": SPACE,
         "tool_id": tool, "params": params, "policy_ctx": { "actor": "alice", "device": "phone1" },

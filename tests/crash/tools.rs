@@ -5,7 +5,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use effectd::adapters::{Tool, Workspace};
-use effectd::contracts::{Code, Failure, Phase, ProbeVerdict, Repeat, ToolCall, ToolOutput, ToolSpec};
+use effectd::contracts::digest::hex;
+use effectd::contracts::{
+    Artifact, Code, Failure, Phase, ProbeVerdict, Repeat, ToolCall, ToolOutput, ToolSpec,
+};
 use serde_json::{Map, Value, json};
 
 /// Where the sandbox shows the space to a tool.
@@ -15,6 +18,8 @@ const SPACE: &str = "/workspace";
 pub(crate) const STOP_AT: &str = "control-stop-at";
 /// A pipe in the space that a tool says something to.
 pub(crate) const MARKER: &str = "control-marker";
+/// What a tool says ten thousand times when it is asked to speak at length.
+pub(crate) const AT_LENGTH: &str = "word after word ";
 /// A pipe in the space that a tool waits at.
 pub(crate) const GATE: &str = "control-gate";
 
@@ -129,6 +134,14 @@ impl Tool for Counter {
             "die-after-first" if runs == 1 => std::process::abort(),
             "garbage" => {
                 return Ok(ToolOutput::new(json!({ "nothing": true }), None));
+            }
+            "at length" => {
+                let name = "words".to_owned();
+                let content = hex(AT_LENGTH.repeat(10_000).as_bytes());
+                return Ok(ToolOutput {
+                    artifacts: vec![Artifact { name, content }],
+                    ..ToolOutput::new(json!({ "count": count }), None)
+                });
             }
             "wait" => {
                 mark("waiting\n");

@@ -1,11 +1,13 @@
 //! The paths of the door. `/v1` is a promise: what is there stays, and what it says keeps its meaning.
 
 pub(crate) mod actions;
+pub(crate) mod artifacts;
 pub(crate) mod breakers;
 pub(crate) mod health;
 pub(crate) mod log;
 pub(crate) mod policy;
 pub(crate) mod receipts;
+pub(crate) mod tools;
 
 use std::sync::Arc;
 
@@ -45,6 +47,9 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/log/keys", get(log::keys))
         .route("/v1/log/entries", get(log::entries))
         .route("/v1/log/frontier", get(log::frontier))
+        .route("/v1/receipts/{id}/artifacts/{artifact}", get(artifacts::get))
+        .route("/v1/tools", get(tools::list))
+        .route("/v1/tools/{id}", get(tools::show))
         .route("/v1/policy", get(policy::show))
         .route("/v1/policy/check", post(policy::check))
         .route("/v1/policy/reload", post(policy::reload))

@@ -1,0 +1,92 @@
+//! The tools of this daemon, as they stand now: what each takes and does, and whether it is switched off.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use effectd_actors::Entry;
+use effectd_actors::switches::Switches;
+use effectd_contracts::ToolId;
+use serde_json::{Value, json};
+
+use crate::desk::{Desk, unavailable};
+use crate::problem::{Kind, Problem};
+
+/// What a listing tells of a tool.
+pub fn summary(entry: &Entry, disabled: bool) -> Value {
+    let spec = entry.spec();
+    json!({
+        "tool_id": spec.tool_id, "version": spec.version, "aliases": entry.aliases(), "source": entry.source(),
+        "description": spec.description, "caps_required": spec.caps_required, "side_effects": spec.side_effects,
+        "safety_class": spec.safety_class, "risk_level": spec.risk_level, "tier": spec.tier(),
+        "sandbox_profile": spec.effective_profile(), "reversible": spec.reversible, "repeat": spec.repeat,
+        "disabled": disabled,
+    })
+}
+
+/// All there is to tell of a tool.
+pub fn details(entry: &Entry, disabled: bool) -> Value {
+    let lints: Vec<_> = entry.lints().iter().map(|lint| lint.meaning()).collect();
+    json!({
+        "spec": entry.spec(), "aliases": entry.aliases(), "source": entry.source(), "tier": entry.spec().tier(),
+        "definition_hash": entry.definition_hash(), "lints": entry.lints(), "doubtful": lints, "example": entry.example(),
+        "capability": entry.capability(), "action": entry.action_definition(), "package": entry.package(),
+        "disabled": disabled,
+    })
+}
+
+fn is_disabled(desk: &Desk, entry: &Entry) -> Result<bool, Problem> {
+    let switches = Switches::new(&*desk.pipeline().parts().store);
+    switches
+        .tool_disabled(&entry.spec().tool_id)
+        .map_err(|error| unavailable(&error))
+}
+
+/// All tools, by id
+#[utoipa::path(
+    get,
+    path = "/v1/tools",
+    tag = "tools",
+    responses(
+        (status = 200, description = "What each is for, how it is gated, confined and recovered, and whether it is off", body = Vec<Object>),
+        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn list(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+    let tools = desk.pipeline().parts().registry.clone();
+    let all = tools
+        .iter()
+        .map(|entry| Ok(summary(entry, is_disabled(&desk, entry)?)));
+    Ok(super::json(
+        StatusCode::OK,
+        &all.collect::<Result<Vec<_>, Problem>>()?,
+    ))
+}
+
+/// One tool, by its id or an alias
+#[utoipa::path(
+    get,
+    path = "/v1/tools/{id}",
+    tag = "tools",
+    params(("id" = String, Path, description = "The tool's id, or an alias")),
+    responses(
+        (status = 200, description = "Its description, schemas, an example, and whether it is off", body = Object),
+        (status = 404, description = "No such tool", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn show(
+    State(desk): State<Arc<Desk>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+    let unknown = |why: String| Problem::of(Kind::ToolUnknown, why);
+    let id = ToolId::new(id).map_err(|error| unknown(error.to_string()))?;
+    let tools = desk.pipeline().parts().registry.clone();
+    let entry = tools.find(&id).map_err(|error| unknown(error.to_string()))?;
+    Ok(super::json(
+        StatusCode::OK,
+        &details(entry, is_disabled(&desk, entry)?),
+    ))
+}

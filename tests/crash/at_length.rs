@@ -1,0 +1,147 @@
+//! What a tool says at length is kept, sealed, and found by its receipt; through a daemon and without one.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use effectd::contracts::ToolId;
+use effectd_actors::switches::Switches;
+use serde_json::Value;
+
+use crate::Test;
+use crate::harness::asynchronously;
+use crate::place::{PATIENCE, Place, request_how};
+use crate::tools::{AT_LENGTH, NEVER, SAFE};
+
+pub(crate) const TESTS: &[Test] = &[(
+    "what_a_tool_says_at_length_is_found_by_its_receipt",
+    found_by_its_receipt,
+)];
+
+fn effectd(place: &Place, arguments: &[&str]) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let command = command.args(arguments).arg("--state").arg(place.state());
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A daemon with the tools of these tests, ended with the test.
+struct Daemon(std::process::Child);
+
+impl Daemon {
+    fn start(place: &Place) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let command = command.arg("serve").arg("--state").arg(place.state());
+        let mut child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (socket, begun) = (place.state().join("run/effectd.sock"), Instant::now());
+        while UnixStream::connect(&socket).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "the daemon ended");
+            assert!(begun.elapsed() < PATIENCE, "the daemon does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self(child)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn found_by_its_receipt() {
+    let place = Place::new();
+    asynchronously(async {
+        let runtime = place.runtime(|_| ()).await;
+        let off: ToolId = NEVER.parse().unwrap();
+        let switches = Switches::new(&**runtime.store());
+        switches.set_tool_disabled(&off, true).await.unwrap();
+        assert!(runtime.stop().await);
+    });
+    let daemon = Daemon::start(&place);
+    let file = place.path().join("request.json");
+    fs::write(&file, request_how("a", SAFE, "at length").to_string()).unwrap();
+    let ran = effectd(&place, &["run", "-o", "json", file.to_str().unwrap()]);
+    let answer: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{}", said(&ran)));
+    let receipt = answer["receipt"]
+        .as_object()
+        .map_or(&answer, |_| &answer["receipt"]);
+    let (id, names) = (
+        receipt["receipt_id"].as_str().unwrap(),
+        &receipt["outputs"]["artifact_ids"],
+    );
+    let name = names[0].as_str().unwrap();
+    let whole = AT_LENGTH.repeat(10_000);
+
+    // The daemon has the store; whatever is told now comes from it.
+    let tools = effectd(&place, &["tools", "list", "-o", "json"]);
+    let tools: Value = serde_json::from_slice(&tools.stdout).unwrap();
+    let disabled = |id: &str| {
+        tools
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|tool| tool["tool_id"] == id)
+            .unwrap()["disabled"]
+            .clone()
+    };
+    assert_eq!(
+        (disabled(SAFE), disabled(NEVER)),
+        (Value::from(false), Value::from(true))
+    );
+    let shown = effectd(&place, &["tools", "show", NEVER]);
+    assert!(
+        String::from_utf8_lossy(&shown.stdout).contains("switched it off"),
+        "{}",
+        said(&shown)
+    );
+    let none = effectd(&place, &["tools", "show", "test.nothing"]);
+    assert_eq!(none.status.code(), Some(2), "{}", said(&none));
+    for arguments in [&["artifacts", "get", id][..], &["artifacts", "get", id, name]] {
+        let got = effectd(&place, arguments);
+        assert!(got.stdout == whole.as_bytes(), "{}", said(&got));
+        assert!(
+            got.status.success() && !said(&got).contains("no daemon answers"),
+            "{}",
+            said(&got)
+        );
+    }
+    let other = effectd(&place, &["artifacts", "get", id, &"0".repeat(64)]);
+    assert!(
+        !other.status.success() && said(&other).contains("artifact_unknown"),
+        "{}",
+        said(&other)
+    );
+    drop(daemon);
+
+    let listed = effectd(&place, &["artifacts", "list", id, "-o", "json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed[0]["artifact_id"], name);
+    let copy = place.path().join("copy");
+    let into = ["artifacts", "get", id, "--file", copy.to_str().unwrap()];
+    let got = effectd(&place, &into);
+    assert!(
+        got.status.success() && said(&got).contains("no daemon answers"),
+        "{}",
+        said(&got)
+    );
+    assert!(fs::read(&copy).unwrap() == whole.as_bytes());
+    assert!(
+        !effectd(&place, &into).status.success(),
+        "another file is not overwritten"
+    );
+    assert!(
+        !effectd(&place, &["artifacts", "get", id, "../x"])
+            .status
+            .success()
+    );
+}

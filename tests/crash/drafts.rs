@@ -1,0 +1,91 @@
+//! Tools that are killed inside of the sandbox, when the new content is written and not yet in its place.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use effectd::contracts::{Outcome, Receipt};
+
+use crate::Test;
+use crate::harness::side_by_side;
+use crate::place::{Order, PATIENCE, Place};
+use crate::registered::{SAMPLES, Sample, request};
+
+pub(crate) const TESTS: &[Test] = &[(
+    "a_tool_that_is_killed_before_the_rename_leaves_all_as_it_was_and_no_draft_behind",
+    before_the_rename,
+)];
+
+const WRITING: [&str; 6] = [
+    "files.write_text",
+    "files.append_text",
+    "files.edit_text",
+    "files.apply_patch",
+    "files.copy",
+    "files.undo",
+];
+
+fn before_the_rename() {
+    let sample = |tool: &&str| SAMPLES.iter().find(|sample| sample.tool == *tool).unwrap();
+    let samples: Vec<&Sample> = WRITING.iter().map(|tool| sample(tool)).collect();
+    side_by_side(&samples, |sample| run(sample));
+}
+
+/// Every file of the space with its content, but not those by which the test talks to tools.
+fn files(folder: &Path, into: &mut BTreeMap<String, String>) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let name = entry.path().display().to_string();
+        if entry.file_type().unwrap().is_dir() {
+            files(&entry.path(), into);
+        } else if !name.contains("/control-") {
+            into.insert(name, std::fs::read_to_string(entry.path()).unwrap_or_default());
+        }
+    }
+}
+
+fn all(place: &Place) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    files(&place.workspace(), &mut found);
+    found
+}
+
+fn is_draft(name: &str) -> bool {
+    name.ends_with(".draft")
+}
+
+fn run(sample: &Sample) {
+    let tool = sample.tool;
+    let place = Place::new();
+    place.set_policy(&[]);
+    (sample.ready)(&place);
+    let request = request("a", tool, &(sample.params)(&place));
+    let before = all(&place);
+    place.stop_tools(Some("before_rename"));
+    let order = Order {
+        mode: "exec",
+        requests: vec![request.clone()],
+        stop_at: None,
+    };
+    let process = place.start(&order);
+    // A file that appears has no handle to wait at.
+    let begun = Instant::now();
+    while !all(&place).keys().any(|name| is_draft(name)) {
+        assert!(begun.elapsed() < PATIENCE, "{tool} writes no draft");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    process.kill();
+    let mut killed = all(&place);
+    killed.retain(|name, _| !is_draft(name));
+    assert_eq!(
+        killed, before,
+        "{tool} was killed before it had put anything into place"
+    );
+    place.stop_tools(None);
+
+    let mut ended = place.run("exec", &[request]);
+    let answer: Receipt = serde_json::from_value(ended.answers.remove(0)).unwrap();
+    assert_eq!(answer.outcome, Outcome::Executed, "{tool}: {:?}", answer.error);
+    assert!(sample.is_done.is_some_and(|is_done| is_done(&place)), "{tool}");
+    let left: Vec<_> = all(&place).into_keys().filter(|name| is_draft(name)).collect();
+    assert_eq!(left, [""; 0], "{tool} left a draft behind");
+}
