@@ -12,7 +12,9 @@ pub(crate) fn before_rename() {}
 pub(crate) fn before_rename() {
     // The folder in which a confined child begins is the space.
     let asked = std::fs::read_to_string("control-stop-at").unwrap_or_default();
-    while asked == "before_rename" {
-        std::thread::park();
+    if asked == "before_rename" {
+        loop {
+            std::thread::park();
+        }
     }
 }

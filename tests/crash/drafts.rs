@@ -27,7 +27,7 @@ const WRITING: [&str; 6] = [
 
 fn before_the_rename() {
     let sample = |tool: &&str| SAMPLES.iter().find(|sample| sample.tool == *tool).unwrap();
-    let samples: Vec<&Sample> = WRITING.iter().map(|tool| sample(tool)).collect();
+    let samples: Vec<&Sample> = WRITING.iter().map(sample).collect();
     side_by_side(&samples, |sample| run(sample));
 }
 
