@@ -114,3 +114,56 @@ fn whoever_watches_sees_each_receipt_once_also_over_a_restart() {
     watcher.wait().unwrap();
     assert_eq!(daemon.stop(), 0);
 }
+
+#[test]
+fn the_log_is_proved_exported_and_amended_through_the_daemon() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    for number in 0..3 {
+        let name = format!("p-{number}");
+        daemon
+            .post("/v1/actions?wait", &write_note(&name, &name, "p"))
+            .json(200);
+    }
+    let listed = place.effectd(&["receipts", "list", "action:p-1", "-o", "json"], None);
+    let listed = listed.json(0);
+    assert_eq!(actions(&listed), ["p-1"]);
+    let id = listed[0]["receipt_id"].as_str().unwrap();
+    let query = daemon
+        .get("/v1/receipts?q=action%3Ap-*%20-action%3Ap-1")
+        .json(200);
+    assert_eq!(actions(&query["receipts"]), ["p-0", "p-2"]);
+    let wrong = daemon.get("/v1/receipts?q=stats%3Aok").json(400);
+    assert!(
+        wrong["detail"]
+            .as_str()
+            .unwrap()
+            .contains("there is no condition"),
+        "{wrong}"
+    );
+    let told = |arguments: &[&str]| {
+        let ran = place.effectd(arguments, None);
+        assert_eq!(ran.code(), 0, "{arguments:?}: {}", ran.stderr());
+        assert!(!ran.stderr().contains("no daemon answers"), "{}", ran.stderr());
+        ran.stdout()
+    };
+    told(&["receipts", "amend", id, "--success", "false", "-o", "json"]);
+    let amended = daemon.get(&format!("/v1/receipts/{id}/amendments")).json(200);
+    assert_eq!(amended[0]["success"], false, "{amended}");
+    let report: Value = serde_json::from_str(&told(&["receipts", "verify", "-o", "json"])).unwrap();
+    assert_eq!(
+        (&report["ok"], &report["receipts"], &report["amendments"]),
+        (&true.into(), &3.into(), &1.into()),
+        "{report}"
+    );
+    std::fs::write(place.path("proof.json"), told(&["receipts", "proof", id])).unwrap();
+    told(&["receipts", "export", "--bundle", "bundle.jsonl"]);
+    told(&["receipts", "export", "--dataset", "data"]);
+    let busy = place.effectd(&["keys", "rotate"], None);
+    assert_eq!(busy.code(), 75, "{}", busy.stderr());
+    assert_eq!(daemon.stop(), 0);
+    for file in ["proof.json", "bundle.jsonl"] {
+        let ran = place.effectd(&["receipts", "verify", file], None);
+        assert_eq!(ran.code(), 0, "{file}: {}", ran.stderr());
+    }
+}

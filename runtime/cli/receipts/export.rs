@@ -36,7 +36,7 @@ enum Format {
 /// it anywhere. Memory does not grow with the number of receipts.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd receipts export 'tool:files.*' since:7d --format csv\n  effectd receipts export --dataset march until:2026-04-01T00:00:00Z\n  effectd receipts export --bundle log.jsonl"
+    after_help = "Examples:\n  effectd receipts export 'tool:files.*' since:7d --format csv\n  effectd receipts export --dataset march until:2026-04-01T00:00:00Z\n  effectd receipts export --bundle receipts.bundle"
 )]
 pub(super) struct Export {
     #[command(flatten)]
