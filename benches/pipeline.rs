@@ -136,6 +136,7 @@ fn incoming(request: ActionRequest) -> Incoming {
         request,
         principal: Principal::new("user://bench").expect("a principal"),
         origin: Origin::Arbiter,
+        interactive: false,
     }
 }
 
@@ -358,6 +359,7 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
 async fn exec(pipeline: &Pipeline, asked: ActionRequest, expected: Outcome) {
     match pipeline.exec(incoming(asked)).await {
         Answer::Done(done) => assert_eq!(done.receipt.outcome, expected, "{:?}", done.receipt.error),
+        Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{failure}"),
     }
 }

@@ -3,7 +3,7 @@
 //! Everything here may be repeated: an action's id makes sure that what was taken is not done twice. So a connection that
 //! breaks is no reason to wonder, only to ask again.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ use tokio::net::UnixStream;
 
 /// The largest answer that is read: a receipt with the largest output of a tool fits several times.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
+
+/// Says whether somebody sits at a terminal and waits.
+const INTERACTIVE: &str = "effectd-interactive";
 
 /// Why the daemon gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -159,6 +162,14 @@ impl Client {
             .uri(path)
             .header(HOST, "effectd")
             .header(CONTENT_TYPE, "application/json")
+            .header(
+                INTERACTIVE,
+                if std::io::stdin().is_terminal() {
+                    "true"
+                } else {
+                    "false"
+                },
+            )
             .body(Full::new(body))
             .map_err(|error| ClientError::Strange(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;

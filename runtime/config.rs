@@ -41,6 +41,8 @@ pub struct Config {
     pub zygote_exe: PathBuf,
     /// On whose behalf this process speaks.
     pub principal: Principal,
+    /// Somebody sits at a terminal and waits: a person who must be asked is expected within minutes.
+    pub interactive: bool,
     /// How long work on its way may take to finish when the runtime stops.
     pub stop_grace: Duration,
     /// Tools beside those that effectd brings. The sandbox can run only those that [`crate::init_with`] was given, which
@@ -158,6 +160,7 @@ impl Config {
             seed_demo: true,
             zygote_exe,
             principal: local_principal()?,
+            interactive: false,
             stop_grace: STOP_GRACE,
             tools: tools::own(),
             lease_ttl: LEASE_TTL,

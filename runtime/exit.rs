@@ -70,6 +70,7 @@ impl Exit {
                 Some(Code::SandboxUnavailable) => Exit::Unavailable,
                 _ => Exit::of(done.receipt.outcome),
             },
+            Answer::Held(_) => Exit::Held,
             Answer::Refused(failure) if failure.code == Code::StoreUnavailable => Exit::Unavailable,
             Answer::Refused(failure) => Exit::of(failure.code.outcome()),
         }

@@ -14,6 +14,7 @@
 //!         let runtime = Runtime::start(Config::embedded(".effectd")?).await?;
 //!         match runtime.exec(request).await {
 //!             Answer::Done(done) => println!("{:?} {}", done.receipt.status, done.receipt.reward.scalar),
+//!             Answer::Held(held) => println!("a person must decide: {}", held.approval_id),
 //!             Answer::Refused(failure) => println!("{failure}"),
 //!         }
 //!         runtime.stop().await;
@@ -46,7 +47,7 @@ pub mod cli;
 pub mod telemetry;
 
 pub use config::Config;
-pub use effectd_actors::{Answer, Done};
+pub use effectd_actors::{Answer, Done, Held};
 pub use effectd_contracts as contracts;
 pub use error::Error;
 pub use exit::Exit;

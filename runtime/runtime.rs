@@ -34,6 +34,7 @@ pub struct Runtime {
     store: Arc<dyn Store>,
     metrics: prometheus::Registry,
     principal: Principal,
+    interactive: bool,
     state: State,
     stop_grace: Duration,
     watch: tokio::task::JoinHandle<()>,
@@ -71,6 +72,7 @@ impl Runtime {
     /// can confine tools: if not, nothing is made or changed.
     pub async fn start(config: Config) -> Result<Self, Error> {
         let (principal, stop_grace) = (config.principal.clone(), config.stop_grace);
+        let interactive = config.interactive;
         let Assembled {
             parts,
             state,
@@ -84,6 +86,7 @@ impl Runtime {
             store,
             metrics,
             principal,
+            interactive,
             state,
             stop_grace,
             watch,
@@ -106,6 +109,17 @@ impl Runtime {
         Ok(withdrawn)
     }
 
+    /// Works on a state directory that nobody else uses, without starting anything.
+    pub async fn on_stored<T>(
+        config: Config,
+        work: impl AsyncFnOnce(&Arc<Parts>, &State) -> T,
+    ) -> Result<T, Error> {
+        let Assembled { parts, state, .. } = assemble(config)?;
+        let done = work(&parts, &state).await;
+        parts.store.close()?;
+        Ok(done)
+    }
+
     /// Withdraws an action that has not started. Whoever waits for it gets the receipt that says so.
     pub async fn cancel(&self, action: &ActionId) -> Result<Withdrawal, Failure> {
         let by = Canceller {
@@ -115,7 +129,7 @@ impl Runtime {
         self.pipeline.cancel(action, &by).await
     }
 
-    /// Has a request carried out, and waits for the answer.
+    /// Has a request carried out, and waits for the answer: its receipt, or that it waits for a person.
     pub async fn exec(&self, request: ActionRequest) -> Answer {
         self.pipeline.exec(self.incoming(request)).await
     }
@@ -208,6 +222,7 @@ impl Runtime {
             request,
             principal: self.principal.clone(),
             origin: Origin::Arbiter,
+            interactive: self.interactive,
         }
     }
 }

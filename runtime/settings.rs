@@ -361,6 +361,9 @@ impl Settings {
             commit_tries: self.small("pipeline.commit_tries"),
             sweep_every: self.millis("pipeline.sweep_every_ms"),
             core_watts: self.decimal("pipeline.core_watts"),
+            held_per_session_max: self.count("approvals.per_session_max"),
+            held_interactive_max: self.millis("approvals.interactive_ms_max"),
+            held_unattended_max: self.millis("approvals.unattended_ms_max"),
             control: self.control(),
         }
     }

@@ -1,6 +1,7 @@
 //! An action on its way, and the proof of how far it has come.
 //!
-//! `Action<S>` goes through the states [`Submitted`] → [`Validated`] → [`Gated`] → [`Claimed`] → [`Finished`]. The proof
+//! `Action<S>` goes through the states [`Submitted`] → [`Validated`] → [`Gated`] → [`Claimed`] → [`Finished`], by way of
+//! [`Asked`] if a person must be asked. The proof
 //! of each state has private fields and is made only by the stage that earns it. So an action that has not passed the
 //! gate cannot reach the executor: there is no way to write that down.
 //!
@@ -35,7 +36,8 @@ use std::time::Duration;
 
 use effectd_bus::{LeaseId, Store};
 use effectd_contracts::{
-    ActionId, ActionRequest, Clock, Digest, Failure, Monotonic, Origin, Principal, Timestamp, TraceId,
+    ActionId, ActionRequest, Approval, Approved, Clock, DecisionData, Digest, Failure, Monotonic, Origin,
+    Principal, Timestamp, TraceId,
 };
 use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -43,10 +45,11 @@ use tracing::Span;
 
 use crate::control::budgets::Reservation;
 use crate::control::turns::Turn;
+use crate::held::Held;
 use crate::limits::REDELIVERY_DELAY;
 
 pub use crate::executor::Finished;
-pub use crate::gate::Gated;
+pub use crate::gate::{Asked, Gated};
 pub use crate::idempotency::Claimed;
 pub use crate::validator::Validated;
 
@@ -161,6 +164,8 @@ impl Drop for Place {
 pub enum Back {
     /// A worker died or stalled with it in its hand: the door puts it on the bus.
     Lost,
+    /// It waits for a person, and that is on disk.
+    Held(Held),
     /// It ends here, without a receipt. The asker alone is told: others may wait for a rightful action of the same id.
     Refused(Failure),
 }
@@ -200,6 +205,12 @@ pub struct Ticket {
     pub waited: Duration,
     /// The time from acceptance to the first stage, once it got there.
     pub queued: Option<Duration>,
+    /// Somebody sits at a terminal and waits.
+    pub interactive: bool,
+    /// A person's yes, with which the decision came in again.
+    pub approved: Option<Approved>,
+    /// The pre-approval that stands in for a person.
+    pub granted: Option<Approval>,
     /// Its span.
     pub span: Span,
     pub(crate) way: Option<Way>,
@@ -254,6 +265,35 @@ impl Ticket {
                 self.way = other;
                 false
             }
+        }
+    }
+
+    /// Tells the asker that the action waits for a person. `false` if it came by the bus.
+    pub(crate) fn hold_at_door(&mut self, held: &Held) -> bool {
+        match self.way.take() {
+            Some(Way::Door { back }) => {
+                // An asker that has gone away needs no answer.
+                drop(back.send(Back::Held(held.clone())));
+                true
+            }
+            other @ (Some(Way::Bus { .. }) | None) => {
+                self.way = other;
+                false
+            }
+        }
+    }
+
+    /// What was decided by a person, or in a person's place.
+    pub(crate) fn approval(&self) -> Option<&Approval> {
+        let approved = self.approved.as_ref().map(|approved| &approved.record);
+        approved.or(self.granted.as_ref())
+    }
+
+    /// The decision that brought the action in, without a person's yes: that was for one time.
+    pub(crate) fn decision(&self, request: &ActionRequest) -> DecisionData {
+        DecisionData {
+            interactive: self.interactive,
+            ..DecisionData::new(request.clone(), self.principal.clone(), self.origin.clone())
         }
     }
 

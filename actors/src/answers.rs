@@ -8,11 +8,15 @@ use effectd_contracts::{ActionId, Failure, Receipt};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use crate::held::Held;
+
 /// What an asker gets.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// The action has ended, and this is its receipt.
     Done(Done),
+    /// The action waits for a person; its receipt comes when somebody has decided, or nobody has in time.
+    Held(Held),
     /// There is no receipt. Either the action was not taken, and nothing was recorded under its id; or, as the failure then
     /// says, the runtime stopped before its end, and the next start goes on with it.
     Refused(Failure),
@@ -29,11 +33,17 @@ pub struct Done {
     pub result: Option<Arc<Value>>,
 }
 
+struct Caller {
+    sender: oneshot::Sender<Answer>,
+    /// Wants to be told, too, that a person must decide first.
+    or_held: bool,
+}
+
 type Waker = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Waiting {
-    callers: Vec<oneshot::Sender<Answer>>,
+    callers: Vec<Caller>,
     parked: Vec<Waker>,
 }
 
@@ -54,12 +64,37 @@ impl Answers {
 
     /// Waits for an action's answer. Ask for the receipt in the Store after this, and nothing can be missed.
     pub fn wait_for(&self, action: &ActionId) -> oneshot::Receiver<Answer> {
+        self.wait(action, false)
+    }
+
+    /// The same, or until it waits for a person.
+    pub(crate) fn wait_or_held(&self, action: &ActionId) -> oneshot::Receiver<Answer> {
+        self.wait(action, true)
+    }
+
+    fn wait(&self, action: &ActionId, or_held: bool) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
         let mut all = self.lock();
         let waiting = all.entry(action.clone()).or_default();
-        waiting.callers.retain(|caller| !caller.is_closed());
-        waiting.callers.push(sender);
+        waiting.callers.retain(|caller| !caller.sender.is_closed());
+        waiting.callers.push(Caller { sender, or_held });
         receiver
+    }
+
+    /// Tells those who want to know that the action waits for a person; the others wait on.
+    pub(crate) fn tell_held(&self, action: &ActionId, held: &Held) {
+        let mut all = self.lock();
+        let Some(waiting) = all.get_mut(action) else {
+            return;
+        };
+        let (told, on): (Vec<_>, Vec<_>) = std::mem::take(&mut waiting.callers)
+            .into_iter()
+            .partition(|caller| caller.or_held);
+        waiting.callers = on;
+        drop(all);
+        for caller in told {
+            drop(caller.sender.send(Answer::Held(held.clone())));
+        }
     }
 
     /// Runs `wake` when the action has ended.
@@ -78,7 +113,7 @@ impl Answers {
         };
         for caller in waiting.callers {
             // A caller that has gone away needs no answer.
-            drop(caller.send(answer.clone()));
+            drop(caller.sender.send(answer.clone()));
         }
         for wake in waiting.parked {
             wake();
@@ -121,7 +156,7 @@ impl Answers {
     /// Forgets callers that have gone away.
     pub fn sweep(&self) {
         self.lock().retain(|_, waiting| {
-            waiting.callers.retain(|caller| !caller.is_closed());
+            waiting.callers.retain(|caller| !caller.sender.is_closed());
             !waiting.callers.is_empty() || !waiting.parked.is_empty()
         });
     }

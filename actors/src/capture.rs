@@ -2,8 +2,8 @@
 
 use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName};
 use effectd_contracts::{
-    Attempt, Choice, Cost, DecisionData, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation,
-    Millis, Outcome, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
+    Attempt, Choice, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome,
+    Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
 };
 use effectd_policy::redact::prune_result;
 use serde_json::{Map, Value, json};
@@ -171,6 +171,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         principal: ticket.principal.clone(),
         request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
         decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
+        approval: ticket.approval().cloned(),
         attempts: account.attempts,
         isolation: account.isolation,
         effects: account.effects,
@@ -263,13 +264,7 @@ fn letter(
     attempts: usize,
 ) -> NewLetter {
     let failure = receipt.error.as_ref();
-    let decision = DecisionData {
-        request: request.clone(),
-        principal: ticket.principal.clone(),
-        origin: ticket.origin.clone(),
-        contract: None,
-        clock_skew_ms: None,
-    };
+    let decision = ticket.decision(request);
     NewLetter {
         topic: Topic::ActionDecision.into(),
         code: failure.map_or_else(String::new, |failure| failure.code.to_string()),

@@ -2,12 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{ActionId, DecisionData, Digest, Event, Principal, Topic, json, limits as bounds};
+use effectd_contracts::{
+    ActionId, DecisionData, Digest, Event, EventId, Principal, Timestamp, Topic, TraceId, json,
+    limits as bounds,
+};
 
-use crate::limits::REQUEUES_MAX;
-use crate::pipeline::Incoming;
+use crate::action::{Action, Place, Stalled, Ticket};
+use crate::limits::{APPROVALS_MAX, REQUEUES_MAX};
+use crate::parts::Parts;
+use crate::pipeline::{Incoming, span};
 
 /// A decision that lies on the bus.
 #[derive(Debug)]
@@ -18,13 +24,15 @@ pub struct Published {
     pub event: Option<Event<DecisionData>>,
 }
 
-/// The decision of this action on the bus, the latest if it was requeued. A few looks at the index and one read, however
+/// The decision of this action on the bus, the latest if it was requeued or approved. A few looks at the index and one read, however
 /// many others wait there.
 pub fn published(store: &dyn Store, action: &ActionId) -> Result<Option<Published>, StoreError> {
     let topic = Topic::ActionDecision.into();
     let first = store.published(&topic, &Event::<DecisionData>::id_for(action))?;
     let (_, again) = requeued(store, action)?;
-    let Some(offset) = again.or(first) else {
+    let (_, approved) = approvals(store, action)?;
+    // Places only grow: the last is the latest.
+    let Some(offset) = first.max(again).max(approved) else {
         return Ok(None);
     };
     let event = read_at(store, offset)?;
@@ -33,15 +41,78 @@ pub fn published(store: &dyn Store, action: &ActionId) -> Result<Option<Publishe
 
 /// How often the decision of this action was requeued, and where it lies since the last time.
 pub fn requeued(store: &dyn Store, action: &ActionId) -> Result<(u32, Option<u64>), StoreError> {
+    published_again(store, REQUEUES_MAX.get(), |n| {
+        Event::<DecisionData>::id_for_requeue(action, n)
+    })
+}
+
+/// How often the decision of this action was approved by a person, and where it lies since the last time.
+pub fn approvals(store: &dyn Store, action: &ActionId) -> Result<(u32, Option<u64>), StoreError> {
+    published_again(store, APPROVALS_MAX.get(), |n| {
+        Event::<DecisionData>::id_for_approval(action, n)
+    })
+}
+
+fn published_again(
+    store: &dyn Store,
+    most: u32,
+    id: impl Fn(u32) -> EventId,
+) -> Result<(u32, Option<u64>), StoreError> {
     let topic = Topic::ActionDecision.into();
     let mut last = None;
-    for n in 1..=REQUEUES_MAX.get() {
-        match store.published(&topic, &Event::<DecisionData>::id_for_requeue(action, n))? {
+    for n in 1..=most {
+        match store.published(&topic, &id(n))? {
             Some(offset) => last = Some(offset),
             None => return Ok((n - 1, last)),
         }
     }
-    Ok((REQUEUES_MAX.get(), last))
+    Ok((most, last))
+}
+
+/// The keyed digest that an action is known by: that of its request, as its planner made it.
+pub(crate) fn identity_of(parts: &Parts, decision: &DecisionData) -> Digest {
+    let original = decision.approved.as_ref().and_then(|approved| approved.original);
+    original.unwrap_or_else(|| parts.identity.keyed(&decision.request.digest()))
+}
+
+/// An action that is to end and is on its way nowhere: no delivery is held, and whoever holds one finds the receipt.
+pub(crate) fn standing(
+    parts: &Parts,
+    decision: DecisionData,
+    trace_id: TraceId,
+    accepted_at: Timestamp,
+) -> Action<()> {
+    let digest = identity_of(parts, &decision);
+    let DecisionData {
+        request,
+        principal,
+        origin,
+        interactive,
+        approved,
+        ..
+    } = decision;
+    let tool = parts.registry.get(&request.tool_id);
+    let waited = parts.clock.now().duration_since(accepted_at);
+    let ticket = Ticket {
+        action_id: request.action_id.clone(),
+        digest,
+        span: span(&request, tool.map(AsRef::as_ref)),
+        trace_id,
+        principal,
+        origin,
+        interactive,
+        approved,
+        granted: None,
+        accepted_at,
+        accepted: parts.clock.monotonic(),
+        waited: waited.try_into().unwrap_or(Duration::ZERO),
+        queued: None,
+        way: None,
+        place: Place::new(None, None, &parts.metrics.in_flight),
+        store: parts.store.clone(),
+        stalled: Stalled::default(),
+    };
+    Action::new(ticket, Arc::new(request)).advance(|_| ())
 }
 
 /// Whether the decision at this place of the topic is this very one, from the same asker. `digest` is the request's own, not

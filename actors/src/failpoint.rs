@@ -9,7 +9,7 @@ use effectd_contracts::ActionId;
 
 /// Every point there is, in the order of the way, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 23] = [
+pub const POINTS: [&str; 29] = [
     "door.before_publish",
     "door.after_publish",
     "intake.before_lease",
@@ -18,6 +18,12 @@ pub const POINTS: [&str; 23] = [
     "validator.end",
     "gate.begin",
     "gate.end",
+    "held.begin",
+    "held.before_park",
+    "held.after_park",
+    "held.before_decide",
+    "held.after_decide",
+    "held.before_end",
     "idempotency.begin",
     "idempotency.before_claim",
     "idempotency.after_claim",
@@ -125,7 +131,10 @@ mod armed {
             None => {}
             Some(Fault::Stop) => stop(),
             Some(Fault::Panic) => panic!("failpoint {name}"),
-            Some(Fault::Stall) => std::future::pending().await,
+            Some(Fault::Stall) => {
+                tracing::info!(failpoint = name, "stands here for good");
+                std::future::pending().await
+            }
         }
     }
 

@@ -5,15 +5,16 @@
 use std::sync::Arc;
 
 use effectd_bus::StoreError;
-use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
-use effectd_policy::{Decision, Facts, Verdict, evaluate, inspect};
+use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase, Principal, Timestamp};
+use effectd_policy::{Decision, Facts, Inspection, Verdict, evaluate, inspect};
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Validated};
 use crate::failpoint::hit;
-use crate::messages::{Judge, Record, Refusal, Settle};
+use crate::held::stage::Evidence;
+use crate::messages::{Consult, Judge, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::registry::Entry;
 use crate::stage::{PanicWatch, bounded, pass};
@@ -46,6 +47,37 @@ pub struct Ruling {
     pub facts: Facts,
 }
 
+/// The policy asks a person; nothing else stands against it.
+#[derive(Debug)]
+pub struct Asked(Gated);
+
+impl Asked {
+    /// The tool.
+    pub fn entry(&self) -> &Arc<Entry> {
+        &self.0.entry
+    }
+
+    /// What the policy said.
+    pub fn ruling(&self) -> &Ruling {
+        &self.0.ruling
+    }
+
+    /// The parameters after redaction.
+    pub fn params(&self) -> &Arc<Map<String, Value>> {
+        &self.0.params
+    }
+
+    /// Whether nothing is to be changed, and why.
+    pub fn dry_run(&self) -> Option<DryRun> {
+        self.0.dry_run
+    }
+
+    /// Somebody said yes to exactly this.
+    pub(crate) fn permitted(self, _: &Evidence) -> Gated {
+        self.0
+    }
+}
+
 impl Gated {
     /// The tool.
     pub fn entry(&self) -> &Arc<Entry> {
@@ -70,6 +102,7 @@ impl Gated {
 
 pub(crate) struct Gate {
     pub(crate) parts: Arc<Parts>,
+    pub(crate) holder: FactoryRef<(), Consult>,
     pub(crate) idempotency: FactoryRef<(), Settle>,
     pub(crate) recorder: FactoryRef<(), Record>,
 }
@@ -105,7 +138,8 @@ impl Worker for Gate {
     }
 }
 
-type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>), Failure>;
+/// What came of judging: the parameters, how they are to be used, and whether a person must be asked; or why not.
+type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>, bool), Failure>;
 
 impl Gate {
     async fn pass_judgement(&self, action: Action<Validated>) {
@@ -115,14 +149,19 @@ impl Gate {
         let (ruling, judged) = span.in_scope(|| self.judge(&action));
         hit("gate.end", &action.ticket.action_id).await;
         match judged {
-            Ok((params, dry_run)) => {
+            Ok((params, dry_run, ask)) => {
                 let earn = |state: Validated| Gated {
                     entry: state.entry().clone(),
                     ruling,
                     params,
                     dry_run,
                 };
-                pass(&self.idempotency, Settle(action.advance(earn)));
+                let action = action.advance(earn);
+                if ask {
+                    pass(&self.holder, Consult(action.advance(Asked)));
+                } else {
+                    pass(&self.idempotency, Settle(action));
+                }
             }
             Err(failure) => {
                 let tool = Some(action.state.entry().clone());
@@ -143,50 +182,27 @@ impl Gate {
     }
 
     fn judge(&self, action: &Action<Validated>) -> (Ruling, Judged) {
-        let request = &action.request;
-        let spec = action.state.entry().spec();
-        let policy = self.parts.policy();
-        let inspection = inspect(&request.params, spec, &policy);
-        let mut facts = Facts::of(
-            request,
-            spec,
-            &action.ticket.principal,
-            action.ticket.accepted_at,
-            &inspection,
-        );
-        // The request's own time was compared with the clock when it was accepted; rules about time look at the clock
-        // of now, since an action may have waited.
-        facts.now = self.parts.clock.now();
-        facts.utc_offset_min = self.parts.clock.utc_offset_min();
-        let decision = evaluate(&facts, &policy);
-        let judged = match (&decision.verdict, decision.failure()) {
-            (Verdict::Permit, _) => self.switches(request).and_then(|dry_run| {
-                // What redaction put in place of personal data has to fit the tool's schema, too. Where nothing was
-                // removed, these are the parameters that the validator saw.
-                if !inspection.removed.is_empty() {
-                    action.state.entry().check_params(&inspection.params)?;
-                }
-                Ok((Arc::new(inspection.params), dry_run))
-            }),
-            (
-                Verdict::Deny { .. } | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. },
-                Some(failure),
-            ) => Err(failure),
-            (Verdict::Deny { .. } | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. }, None) => {
-                let reasons: Vec<_> = decision
-                    .verdict
-                    .reasons()
-                    .iter()
-                    .map(|reason| reason.text.as_str())
-                    .collect();
-                let message = format!(
-                    "a person must approve this ({}), and approvals cannot be given yet",
-                    reasons.join("; ")
-                );
-                Err(Failure::new(Code::PolicyDenied, Phase::Gate, message))
+        let (request, entry, ticket) = (&action.request, action.state.entry(), &action.ticket);
+        let (ruling, inspection) = assess(&self.parts, request, entry, &ticket.principal, ticket.accepted_at);
+        let ask = match &ruling.decision.verdict {
+            Verdict::Permit => false,
+            Verdict::NeedsApproval { .. } => true,
+            Verdict::Deny { .. } | Verdict::Quarantine { .. } => {
+                // Every refusal of the policy has its failure.
+                let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy refuses it");
+                let failure = ruling.decision.failure().unwrap_or_else(unsaid);
+                return (ruling, Err(failure));
             }
         };
-        (Ruling { decision, facts }, judged)
+        let judged = self.switches(request).and_then(|dry_run| {
+            // What redaction put in place of personal data has to fit the tool's schema, too. Where nothing was
+            // removed, these are the parameters that the validator saw.
+            if !inspection.removed.is_empty() {
+                entry.check_params(&inspection.params)?;
+            }
+            Ok((Arc::new(inspection.params), dry_run, ask))
+        });
+        (ruling, judged)
     }
 
     /// What the operator has switched.
@@ -203,6 +219,25 @@ impl Gate {
         }
         Ok(switches.paused().map_err(unreadable)?.then_some(DryRun::Paused))
     }
+}
+
+/// What the policy says to a request, and what looking at its parameters brought to light.
+pub(crate) fn assess(
+    parts: &Parts,
+    request: &ActionRequest,
+    entry: &Entry,
+    principal: &Principal,
+    accepted_at: Timestamp,
+) -> (Ruling, Inspection) {
+    let policy = parts.policy();
+    let inspection = inspect(&request.params, entry.spec(), &policy);
+    let mut facts = Facts::of(request, entry.spec(), principal, accepted_at, &inspection);
+    // The request's own time was compared with the clock when it was accepted; rules about time look at the clock
+    // of now, since an action may have waited.
+    facts.now = parts.clock.now();
+    facts.utc_offset_min = parts.clock.utc_offset_min();
+    let decision = evaluate(&facts, &policy);
+    (Ruling { decision, facts }, inspection)
 }
 
 impl DryRun {

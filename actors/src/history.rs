@@ -1,7 +1,10 @@
 //! Receipts of the past, page by page, and where to go on when new ones come.
 
 use effectd_bus::{Cursor, Order, ReceiptPage, ReceiptQuery, Store, StoreError};
-use effectd_contracts::Receipt;
+use effectd_contracts::{Receipt, ToolId};
+use effectd_policy::Facts;
+
+use crate::limits::ASKS_LOOKED_AT_MAX;
 
 /// Some receipts.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -43,3 +46,30 @@ pub fn page(
         follow: newest.max(furthest).max(asked),
     })
 }
+
+/// The facts of past calls of a tool that a person was asked about, the latest first, as far as is looked.
+pub fn asks(store: &dyn Store, tool: &ToolId) -> Result<Vec<Facts>, StoreError> {
+    let mut query = ReceiptQuery {
+        tool_id: Some(tool.clone()),
+        order: Order::NewestFirst,
+        limit: ASKS_PAGE,
+        ..ReceiptQuery::default()
+    };
+    let (mut looked, mut asks) = (0, Vec::new());
+    loop {
+        let page = store.receipts(&query)?;
+        for stored in &page.receipts {
+            looked += 1;
+            let decision = stored.parse()?.decision;
+            let asked = decision.filter(|decision| decision.verdict == "needs_approval");
+            asks.extend(asked.and_then(|decision| Facts::from_record(&decision).ok()));
+        }
+        query.cursor = page.cursor;
+        if query.cursor.is_none() || looked >= ASKS_LOOKED_AT_MAX.get() {
+            return Ok(asks);
+        }
+    }
+}
+
+/// Receipts that are read in one go.
+const ASKS_PAGE: usize = 100;

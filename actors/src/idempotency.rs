@@ -254,14 +254,7 @@ impl Idempotency {
     }
 
     fn decision_event(&self, action: &Action<Gated>) -> NewEvent {
-        let data = DecisionData {
-            request: action.request.as_ref().clone(),
-            principal: action.ticket.principal.clone(),
-            origin: action.ticket.origin.clone(),
-            contract: None,
-            clock_skew_ms: None,
-        };
-        decision_event(data, action)
+        decision_event(action.ticket.decision(&action.request), action)
     }
 
     async fn act_on(&self, asked: Asked, action: Action<Gated>, terms: Terms, this: &FactoryRef<(), Settle>) {

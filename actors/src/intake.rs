@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::action::{Action, Place, Stalled, Ticket, Way};
 use crate::control::budgets::Reservation;
 use crate::control::turns::Turn;
+use crate::decisions::identity_of;
 use crate::failpoint::{hit, hit_idle};
 use crate::idempotency::ID_TAKEN;
 use crate::messages::{Record, Refusal, Validate};
@@ -191,13 +192,22 @@ impl Intake {
         event: Event<DecisionData>,
         place: Place,
     ) -> Action<crate::action::Submitted> {
+        let digest = identity_of(&self.parts, &event.data);
         let DecisionData {
             request,
             principal,
             origin,
+            interactive,
+            approved,
             ..
         } = event.data;
-        let waited = since(delivery.event.stored_at, self.parts.clock.now());
+        // What a person has approved was accepted long before it was put on the bus again.
+        let begun = if approved.is_some() {
+            event.time
+        } else {
+            delivery.event.stored_at
+        };
+        let waited = since(begun, self.parts.clock.now());
         let trace_id = request
             .trace_id
             .clone()
@@ -205,11 +215,14 @@ impl Intake {
         let tool = self.parts.registry.get(&request.tool_id);
         let ticket = Ticket {
             action_id: request.action_id.clone(),
-            digest: self.parts.identity.keyed(&request.digest()),
+            digest,
             span: span(&request, tool.map(AsRef::as_ref)),
             trace_id,
             principal,
             origin,
+            interactive,
+            approved,
+            granted: None,
             accepted_at: event.time,
             accepted: self.parts.clock.monotonic(),
             waited,

@@ -4,7 +4,7 @@
 //! door -> intake -> validator -> gate -> idempotency -> executor -> recorder -> receipt, event, answer
 //! ```
 //!
-//! Casts only, in one direction; a refusal at any stage goes straight to the recorder. Start reading at [`action`], which
+//! What the policy asks a person about goes from the gate to [`held`]. Casts only, in one direction; a refusal at any stage goes straight to the recorder. Start reading at [`action`], which
 //! says what an action has to prove before it may go on, then at [`messages`], then stage by stage.
 
 pub mod limits;
@@ -17,6 +17,7 @@ pub mod artifacts;
 pub mod control;
 pub mod decisions;
 pub mod failpoint;
+pub mod held;
 pub mod history;
 pub mod identity;
 mod leases;
@@ -51,12 +52,14 @@ pub mod withdraw;
 pub mod pipeline;
 mod supervisor;
 
-pub use action::{Action, Claimed, Finished, Gated, Submitted, Ticket, Validated};
+pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 pub use answers::{Answer, Done};
 /// The Store's own words, for doors that show what is remembered.
 pub use effectd_bus::{
     Cursor, LogStanding, Order, ReceiptPage, ReceiptQuery, Store, StoreError, StoredEntry,
 };
+pub use effectd_policy::{Decider, Grant};
+pub use held::Held;
 pub use identity::Identity;
 pub use metrics::Metrics;
 pub use parts::{Ingredients, Parts, SpaceRoots};

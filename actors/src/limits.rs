@@ -93,6 +93,13 @@ pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const STARTS_PER_CORE: usize = 4;
 /// The window of budgets.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
+/// Actions of one session that may wait for a person at once: nobody reads more, and a flood of questions tires people into
+/// saying yes.
+pub const HELD_PER_SESSION_MAX: usize = 10;
+/// How long an action waits for a person when somebody sits at a terminal.
+pub const HELD_INTERACTIVE_MAX: Duration = Duration::from_secs(300);
+/// How long an action waits for a person when nobody does: somebody looks once a day.
+pub const HELD_UNATTENDED_MAX: Duration = Duration::from_secs(86_400);
 
 effectd_contracts::bounds! {
     /// Violations of a schema that one failure names.
@@ -123,4 +130,24 @@ effectd_contracts::bounds! {
     BUDGETS_MAX: usize = 16_384, "control.budgets_max", 64 ..= 1_048_576;
     /// How often one action may be requeued from the dead letters: each time is looked up when its decision is.
     REQUEUES_MAX: u32 = 100, "control.requeues_max", 1 ..= 10_000;
+    /// Equal requests that may wait for one answer.
+    HELD_MEMBERS_MAX: usize = 64, "approvals.members_max", 1 ..= 1_000;
+    /// How often one action may be asked about again, since it had changed each time it was approved.
+    HELD_ROUNDS_MAX: u32 = 8, "approvals.rounds_max", 1 ..= 100;
+    /// How long is remembered what was decided, for whoever comes late; the receipt stays.
+    HELD_PAST_KEPT: Duration = 86_400_000, "approvals.past_kept_ms", 1_000 ..= 2_592_000_000;
+    /// Questions and grants that are read in one go: each may hold a request of a megabyte.
+    HELD_PAGE: usize = 100, "approvals.page_items", 1 ..= 1_000;
+    /// Workers of the stage that asks people: they wait for one another anyway.
+    HOLD_WORKERS: usize = 16, "approvals.workers", 1 ..= 256;
+    /// How often one action may be approved in all its lives: each time is looked up when its decision is.
+    APPROVALS_MAX: u32 = 100, "approvals.per_action_max", 1 ..= 10_000;
+    /// Longest reason that a person gives: it stands in the receipt.
+    REASON_BYTES_MAX: usize = 1_024, "approvals.reason_bytes_max", 16 ..= 65_536;
+    /// Grants in all: they are looked through whenever a person would be asked.
+    GRANTS_MAX: usize = 1_000, "approvals.grants_max", 1 ..= 10_000;
+    /// Grants that one principal may have asked for and nobody has given yet.
+    GRANT_REQUESTS_MAX: usize = 10, "approvals.grant_requests_max", 1 ..= 1_000;
+    /// Receipts that are looked at to say how many past questions a standing approval would have spared.
+    ASKS_LOOKED_AT_MAX: usize = 1_000, "approvals.asks_looked_at_max", 1 ..= 100_000;
 }

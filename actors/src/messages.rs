@@ -5,7 +5,7 @@ use std::sync::Arc;
 use effectd_bus::Fence;
 use effectd_contracts::{Failure, Outcome, ReceiptId};
 
-use crate::action::{Action, Claimed, Finished, Gated, Submitted, Ticket, Validated};
+use crate::action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 use crate::gate::Ruling;
 use crate::registry::Entry;
 
@@ -16,6 +16,10 @@ pub struct Validate(pub Action<Submitted>);
 /// To the gate.
 #[derive(Debug)]
 pub struct Judge(pub Action<Validated>);
+
+/// To the stage for what a person must decide about.
+#[derive(Debug)]
+pub struct Consult(pub Action<Asked>);
 
 /// To the idempotency stage.
 #[derive(Debug)]

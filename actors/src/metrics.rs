@@ -35,6 +35,11 @@ pub const THROTTLED_TOTAL: &str = "effectd_actions_throttled_total";
 /// Actions of sessions that could not be counted and were let through.
 pub const SESSIONS_UNCOUNTED_TOTAL: &str = "effectd_session_actions_uncounted_total";
 
+/// Actions that were put away until a person decides.
+pub const HELD_TOTAL: &str = "effectd_actions_held_total";
+/// Questions that wait for a person, when last looked at.
+pub const HOLDS_OPEN: &str = "effectd_approvals_open";
+
 /// The pipeline's series.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -53,6 +58,8 @@ pub struct Metrics {
     pub(crate) breaker_refusals: IntCounterVec,
     pub(crate) throttled: IntCounterVec,
     pub(crate) sessions_uncounted: IntCounter,
+    pub(crate) held: IntCounter,
+    pub(crate) holds_open: IntGauge,
 }
 
 impl Metrics {
@@ -75,6 +82,8 @@ impl Metrics {
         let uncounted = "Actions of sessions that could not be counted";
         let sessions_uncounted = IntCounter::new(SESSIONS_UNCOUNTED_TOTAL, uncounted)?;
         registry.register(Box::new(sessions_uncounted.clone()))?;
+        let held = IntCounter::new(HELD_TOTAL, "Actions put away until a person decides")?;
+        registry.register(Box::new(held.clone()))?;
         let state = Opts::new(BREAKER_STATE, "0 closed, 1 being tried, 2 open");
         let breaker_state = IntGaugeVec::new(state, &["tool_id"])?;
         registry.register(Box::new(breaker_state.clone()))?;
@@ -99,6 +108,8 @@ impl Metrics {
             breaker_state,
             throttled: counter(THROTTLED_TOTAL, "Actions turned away or put off", &["what"])?,
             sessions_uncounted,
+            held,
+            holds_open: gauge(HOLDS_OPEN, "Questions that wait for a person")?,
             breakers_open: gauge(BREAKERS_OPEN, "Breakers that are open")?,
             breaker_changes: counter(BREAKER_CHANGES_TOTAL, "Breakers that opened or closed", &["to"])?,
             breaker_refusals: counter(

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::answers::Answers;
 use crate::control::Control;
 use crate::decisions::AtDoor;
+use crate::held;
 use crate::identity::Identity;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
@@ -59,6 +60,8 @@ pub struct Parts {
     policy: RwLock<Arc<Policy>>,
     pub(crate) running: Running,
     pub(crate) leases: Leases,
+    /// One at a time changes what waits for people.
+    pub(crate) held: held::Turn,
     /// Who stands at the door with what may not be on disk yet.
     pub(crate) at_door: AtDoor,
     /// Turned on when the runtime stops and its grace is over: whatever runs is killed.
@@ -126,6 +129,7 @@ impl Parts {
             policy: RwLock::new(from.policy),
             running: Running::default(),
             leases: Leases::default(),
+            held: held::Turn::default(),
             at_door: AtDoor::default(),
             halt: watch::Sender::new(false),
         })

@@ -16,6 +16,7 @@ use crate::action::{Action, Back, Place, Stalled, Submitted, Ticket, Way};
 use crate::answers::{Answer, Done};
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
+use crate::held::entries::hold_of;
 use crate::idempotency::{ID_TAKEN, sealed};
 use crate::limits::{AHEAD_MAX, STOP_MAX};
 use crate::messages::Validate;
@@ -44,6 +45,8 @@ pub struct Incoming {
     pub principal: Principal,
     /// Where it came from.
     pub origin: Origin,
+    /// Somebody sits at a terminal and waits: a person who must be asked is expected within minutes.
+    pub interactive: bool,
 }
 
 /// A pipeline that cannot be started.
@@ -158,7 +161,7 @@ impl Pipeline {
         incoming.request.check()?;
         if let Some(known) = self.known(&incoming)? {
             return match known {
-                Answer::Done(_) => Ok(None),
+                Answer::Done(_) | Answer::Held(_) => Ok(None),
                 Answer::Refused(failure) => Err(failure),
             };
         }
@@ -169,7 +172,7 @@ impl Pipeline {
         self.publish(incoming).await
     }
 
-    /// Has a decision carried out, and waits for its receipt.
+    /// Has a decision carried out, and waits for its receipt, or until it waits for a person.
     pub async fn exec(&self, incoming: Incoming) -> Answer {
         match self.try_exec(incoming).await {
             Ok(answer) => answer,
@@ -197,7 +200,7 @@ impl Pipeline {
                 TryAcquireError::Closed => stopping(),
                 TryAcquireError::NoPermits => overloaded(self.parts.settings.in_flight_max),
             })?;
-        let mut answer = self.parts.answers.wait_for(&incoming.request.action_id);
+        let mut answer = self.parts.answers.wait_or_held(&incoming.request.action_id);
         let (back, mut came_back) = oneshot::channel();
         let incoming = Arc::new(incoming);
         let _standing = self.parts.at_door.enter(&incoming);
@@ -212,6 +215,7 @@ impl Pipeline {
                 Ok(Back::Lost) if self.permits.is_closed() => return Err(stopping()),
                 // A worker died before the decision was on disk: from now on the bus looks after it.
                 Ok(Back::Lost) => drop(self.publish((*incoming).clone()).await?),
+                Ok(Back::Held(held)) => return Ok(Answer::Held(held)),
                 Ok(Back::Refused(failure)) => return Err(failure),
                 // It is on disk, or about to be answered.
                 Err(_) => {}
@@ -242,6 +246,19 @@ impl Pipeline {
             return Ok(Answer::Done(done));
         }
         self.answered(answer).await
+    }
+
+    /// The same, or until the action waits for a person, if it does not already.
+    pub async fn wait_or_held(&self, action: &ActionId) -> Result<Answer, Failure> {
+        let answer = self.parts.answers.wait_or_held(action);
+        if let Some(done) = self.receipt_of(action)? {
+            return Ok(Answer::Done(done));
+        }
+        let hold = hold_of(&*self.parts.store, action).map_err(|error| store_failure(&error))?;
+        match hold.filter(|hold| hold.value.decided().is_none()) {
+            Some(hold) => Ok(Answer::Held(hold.value.told())),
+            None => self.answered(answer).await,
+        }
     }
 
     /// Withdraws an action that has not started. Whoever waits for it gets the receipt that says so.
@@ -297,6 +314,7 @@ impl Pipeline {
             request,
             principal,
             origin,
+            interactive,
         } = incoming;
         let trace_id = request.trace_id.clone().unwrap_or_else(TraceId::fresh);
         let tool = self.parts.registry.get(&request.tool_id);
@@ -307,6 +325,9 @@ impl Pipeline {
             trace_id,
             principal,
             origin,
+            interactive,
+            approved: None,
+            granted: None,
             accepted_at: self.parts.clock.now(),
             accepted: self.parts.clock.monotonic(),
             waited: Duration::ZERO,
@@ -325,16 +346,14 @@ impl Pipeline {
             request,
             principal,
             origin,
+            interactive,
         } = incoming;
         let action_id = request.action_id.clone();
         let (digest, asker) = (request.digest(), principal.clone());
         let trace_id = request.trace_id.clone().unwrap_or_else(TraceId::fresh);
         let data = DecisionData {
-            request,
-            principal,
-            origin,
-            contract: None,
-            clock_skew_ms: None,
+            interactive,
+            ..DecisionData::new(request, principal, origin)
         };
         let event = Event::decision(data, trace_id, self.parts.clock.now());
         hit("door.before_publish", &action_id).await;

@@ -11,11 +11,13 @@ use effectd_contracts::{
     Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, Restore, Seen, SpaceId, Standing,
     Touch, UNDO_TOOL,
 };
+use serde_json::{Map, Value};
 
 use crate::action::{Action, Claimed, Gated};
 use crate::idempotency::Earlier;
 use crate::limits::PREIMAGE_BYTES_MAX;
 use crate::parts::Parts;
+use crate::registry::Entry;
 use crate::undo;
 
 /// Looks at files of a space from outside of the sandbox. It never follows a link, and opens nothing but files.
@@ -51,11 +53,21 @@ pub(crate) fn touched(parts: &Parts, action: &Action<Gated>) -> Vec<Touch> {
 }
 
 fn touched_by(parts: &Parts, space: &SpaceId, gated: &Gated) -> Vec<Touch> {
-    if gated.entry().spec().tool_id.as_str() == UNDO_TOOL {
+    touched_with(parts, space, gated.entry(), gated.params())
+}
+
+/// What a tool may change that is called with these parameters.
+pub(crate) fn touched_with(
+    parts: &Parts,
+    space: &SpaceId,
+    entry: &Entry,
+    params: &Map<String, Value>,
+) -> Vec<Touch> {
+    if entry.spec().tool_id.as_str() == UNDO_TOOL {
         // What is wrong with the receipt is told when the action is carried out.
-        return undo::touched(parts, space, gated.params()).unwrap_or_default();
+        return undo::touched(parts, space, params).unwrap_or_default();
     }
-    gated.entry().touches(gated.params()).unwrap_or_default()
+    entry.touches(params).unwrap_or_default()
 }
 
 /// The names under which others wait for what an action changes.

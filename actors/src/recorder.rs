@@ -6,7 +6,7 @@ use std::time::Duration;
 use effectd_bus::{Completion, Link, Shelf, StoreError, StoredReceipt};
 use effectd_contracts::digest::unhex;
 use effectd_contracts::{
-    ActionId, Code, DecisionData, Digest, Event, Failure, Phase, Receipt, ReceiptId, Topic,
+    ActionId, ApprovalId, Code, DecisionData, Digest, Event, Failure, Phase, Receipt, ReceiptId, Topic,
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
@@ -17,6 +17,7 @@ use crate::answers::{Answer, Done};
 use crate::capture::{self, Captured};
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
+use crate::held::{entries, grants, tidy};
 use crate::idempotency::ID_TAKEN;
 use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
@@ -306,12 +307,34 @@ impl Recorder {
 
     async fn tell(&self, mut action: Action<()>, answer: Answer) {
         let id: ActionId = action.ticket.action_id.clone();
+        let approval = action.ticket.approved.take().and_then(|it| it.record.approval_id);
+        let granted = action.ticket.granted.is_some();
         // Whoever is answered finds the budget settled.
         action.ticket.place.close_account();
         self.parts.answers.tell(&id, &answer);
         // Only now: settling gives the place back, and when all places are free, a stopping runtime sends waiters away.
         action.ticket.settled();
         hit("recorder.after_answer", &id).await;
+        if let Err(error) = self.settle_held(&id, approval, granted).await {
+            tracing::warn!(%error, action_id = %id, "what waited for a person is tidied up later");
+        }
+    }
+
+    /// After the end of an action that a person decided about. Should this fail, the sweeper does it.
+    async fn settle_held(
+        &self,
+        id: &ActionId,
+        approval: Option<ApprovalId>,
+        granted: bool,
+    ) -> Result<(), StoreError> {
+        if granted {
+            grants::ended(&*self.parts.store, id).await?;
+        }
+        let Some(approval) = approval else { return Ok(()) };
+        match entries::hold(&*self.parts.store, &approval)? {
+            Some(hold) if hold.value.decided().is_some() => tidy::settle(&self.parts, &hold.value).await,
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn count(&self, receipt: &Receipt) {

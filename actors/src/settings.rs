@@ -36,6 +36,12 @@ pub struct Settings {
     pub sweep_every: Duration,
     /// See [`limits::CORE_WATTS`].
     pub core_watts: f64,
+    /// See [`limits::HELD_PER_SESSION_MAX`].
+    pub held_per_session_max: usize,
+    /// See [`limits::HELD_INTERACTIVE_MAX`].
+    pub held_interactive_max: Duration,
+    /// See [`limits::HELD_UNATTENDED_MAX`].
+    pub held_unattended_max: Duration,
     /// Breakers, rates, budgets and turns.
     pub control: control::Settings,
 }
@@ -57,6 +63,9 @@ impl Default for Settings {
             commit_tries: limits::COMMIT_TRIES,
             sweep_every: limits::SWEEP_EVERY,
             core_watts: limits::CORE_WATTS,
+            held_per_session_max: limits::HELD_PER_SESSION_MAX,
+            held_interactive_max: limits::HELD_INTERACTIVE_MAX,
+            held_unattended_max: limits::HELD_UNATTENDED_MAX,
             control: control::Settings::default(),
         }
     }

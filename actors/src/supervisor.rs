@@ -11,8 +11,10 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::executor::Executor;
 use crate::gate::Gate;
+use crate::held::stage::Holder;
 use crate::idempotency::Idempotency;
 use crate::intake::Intake;
+use crate::limits::HOLD_WORKERS;
 use crate::messages::{Record, Validate};
 use crate::parts::Parts;
 use crate::recorder::Recorder;
@@ -88,7 +90,7 @@ impl Actor for Supervisor {
         match ask {
             Ask::Stages(reply) => drop(reply.send(state.stages.clone())),
             Ask::Tree(reply) => {
-                let stages = ["validator", "gate", "idempotency", "executor", "recorder"];
+                let stages = ["validator", "gate", "hold", "idempotency", "executor", "recorder"];
                 let plain = state
                     .plain
                     .iter()
@@ -168,8 +170,18 @@ impl Supervisor {
         let idempotency = stage::start(cell(), waiting, make).await?;
         let make = {
             let (parts, idempotency, recorder) = (parts.clone(), idempotency.clone(), recorder.clone());
+            move || Holder {
+                parts: parts.clone(),
+                idempotency: idempotency.clone(),
+                recorder: recorder.clone(),
+            }
+        };
+        let holder = stage::start(cell(), waiting.min(HOLD_WORKERS.get()), make).await?;
+        let make = {
+            let (parts, idempotency, recorder) = (parts.clone(), idempotency.clone(), recorder.clone());
             move || Gate {
                 parts: parts.clone(),
+                holder: holder.clone(),
                 idempotency: idempotency.clone(),
                 recorder: recorder.clone(),
             }

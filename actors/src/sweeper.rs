@@ -1,4 +1,5 @@
-//! Tidies up: signs the head of the log, extends the deliveries of long work, answers callers whose answer was lost, forgets callers that have gone, destroys keys of ended epochs.
+//! Tidies up: signs the head of the log, extends the deliveries of long work, answers callers whose answer was lost, forgets
+//! callers that have gone, ends what nobody decided about in time, destroys keys of ended epochs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +7,8 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::failpoint::hit_idle;
+use crate::held::{entries, grants, tidy};
+use crate::limits::HELD_PAST_KEPT;
 use crate::log;
 use crate::parts::Parts;
 
@@ -19,7 +22,9 @@ pub(crate) struct Sweeper {
 pub(crate) enum Sweep {
     /// Extend the deliveries of long work, and look for answers that nobody told.
     Leases,
-    /// Everything else.
+    /// Look at what waits for people.
+    Held,
+    /// Everything else, and that.
     Rest,
 }
 
@@ -32,6 +37,8 @@ impl Actor for Sweeper {
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<(), ActorProcessingErr> {
+        // What the last process left undone waits for nobody.
+        drop(myself.cast(Sweep::Held));
         // Timers of a stopped actor end by themselves.
         drop(myself.send_interval(self.parts.lease_ttl / 3, || Sweep::Leases));
         drop(myself.send_interval(self.parts.settings.sweep_every, || Sweep::Rest));
@@ -48,6 +55,7 @@ impl Actor for Sweeper {
                     .extend_all(&*parts.store, &*parts.clock, parts.lease_ttl);
                 parts.answers.catch_up(&*parts.store);
             }
+            Sweep::Held => self.held().await,
             Sweep::Rest => self.rest().await,
         }
         Ok(())
@@ -55,9 +63,29 @@ impl Actor for Sweeper {
 }
 
 impl Sweeper {
+    /// Ends what nobody decided in time, and finishes what a dead process left undone.
+    async fn held(&self) {
+        let parts = &self.parts;
+        match tidy::all(parts).await {
+            Ok(open) => tracing::debug!(open, "looked at what waits for people"),
+            Err(error) => tracing::warn!(%error, "what waits for people could not be looked at"),
+        }
+        match grants::sweep(parts).await {
+            Ok(0) => {}
+            Ok(gone) => tracing::info!(gone, "grants that are over were removed"),
+            Err(error) => tracing::warn!(%error, "grants that are over could not be removed"),
+        }
+        let now = parts.clock.now();
+        let before = now.checked_sub(HELD_PAST_KEPT.get()).unwrap_or(now);
+        if let Err(error) = entries::sweep_past(&*parts.store, before).await {
+            tracing::warn!(%error, "decisions of long ago could not be forgotten");
+        }
+    }
+
     async fn rest(&self) {
         self.parts.answers.sweep();
         self.parts.control.sweep().await;
+        self.held().await;
         if let Err(error) = log::head(&self.parts).await {
             tracing::warn!(%error, "the log has no new head");
         }

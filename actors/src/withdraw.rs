@@ -5,17 +5,17 @@
 //! is withdrawn, and every copy of it that comes along later finds that receipt and gives way.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use effectd_bus::StoreError;
 use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, TraceId};
 
-use crate::action::{Action, Place, Stalled, Ticket};
 use crate::answers::Done;
-use crate::decisions::published;
+use crate::decisions::{published, standing};
+use crate::held::entries::hold_of;
+use crate::held::park::leave;
 use crate::messages::Refusal;
 use crate::parts::Parts;
-use crate::pipeline::{span, store_failure};
+use crate::pipeline::store_failure;
 use crate::recorder::Recorder;
 
 /// Who wants an action withdrawn.
@@ -54,7 +54,10 @@ pub async fn withdraw(parts: &Arc<Parts>, id: &ActionId, by: &Canceller) -> Resu
     let found = published(&*parts.store, id).map_err(|error| store_failure(&error))?;
     let event = match found {
         Some(published) => published.event,
-        None => at_door(parts, id, by),
+        None => match held(parts, id).map_err(|error| store_failure(&error))? {
+            Some(held) => Some(held),
+            None => at_door(parts, id, by),
+        },
     };
     let Some(event) = event.filter(|event| by.may(&event.data.principal)) else {
         // It may have ended since the first look.
@@ -62,7 +65,13 @@ pub async fn withdraw(parts: &Arc<Parts>, id: &ActionId, by: &Canceller) -> Resu
     };
     let recorder = Recorder { parts: parts.clone() };
     match recorder.withdrawn(refusal(parts, event, by)).await {
-        Ok(done) => Ok(Withdrawal::Now(done)),
+        Ok(done) => {
+            // Should this fail, whoever looks at what waits for people finds the receipt.
+            if let Err(error) = leave(parts, id).await {
+                tracing::warn!(%error, action_id = %id, "a withdrawn action still waits for a person");
+            }
+            Ok(Withdrawal::Now(done))
+        }
         Err(StoreError::AlreadyReceipted { .. }) => Ok(ended(parts, id, by)?.unwrap_or(Withdrawal::Unknown)),
         Err(StoreError::StaleFence { .. }) => Ok(Withdrawal::Begun),
         Err(error) => {
@@ -90,51 +99,36 @@ fn ended(parts: &Parts, id: &ActionId, by: &Canceller) -> Result<Option<Withdraw
     }))
 }
 
+/// A decision that waits for a person and was never on the bus.
+fn held(parts: &Parts, id: &ActionId) -> Result<Option<Event<DecisionData>>, StoreError> {
+    let Some(hold) = hold_of(&*parts.store, id)?.map(|at| at.value) else {
+        return Ok(None);
+    };
+    let Some(member) = hold.member(id).cloned() else {
+        return Ok(None);
+    };
+    let mut data = hold.decision;
+    data.request.action_id = id.clone();
+    Ok(Some(Event::decision(data, member.trace_id, member.accepted_at)))
+}
+
 /// A decision that somebody waits for and that is not on the bus.
 fn at_door(parts: &Parts, id: &ActionId, by: &Canceller) -> Option<Event<DecisionData>> {
     let incoming = parts.at_door.find(id, |principal| by.may(principal))?;
     let trace = incoming.request.trace_id.clone().unwrap_or_else(TraceId::fresh);
-    let data = DecisionData {
-        request: incoming.request.clone(),
-        principal: incoming.principal.clone(),
-        origin: incoming.origin.clone(),
-        contract: None,
-        clock_skew_ms: None,
-    };
+    let (principal, origin) = (incoming.principal.clone(), incoming.origin.clone());
+    let data = DecisionData::new(incoming.request.clone(), principal, origin);
     Some(Event::decision(data, trace, parts.clock.now()))
 }
 
 fn refusal(parts: &Parts, event: Event<DecisionData>, by: &Canceller) -> Refusal {
-    let DecisionData {
-        request,
-        principal,
-        origin,
-        ..
-    } = event.data;
-    let tool = parts.registry.get(&request.tool_id).cloned();
-    let waited = parts.clock.now().duration_since(event.time);
-    let ticket = Ticket {
-        action_id: request.action_id.clone(),
-        digest: parts.identity.keyed(&request.digest()),
-        span: span(&request, tool.as_deref()),
-        trace_id: request.trace_id.clone().unwrap_or(event.traceid),
-        principal,
-        origin,
-        accepted_at: event.time,
-        accepted: parts.clock.monotonic(),
-        waited: waited.try_into().unwrap_or(Duration::ZERO),
-        queued: None,
-        // No delivery is held: whoever holds one finds the receipt.
-        way: None,
-        place: Place::new(None, None, &parts.metrics.in_flight),
-        store: parts.store.clone(),
-        stalled: Stalled::default(),
-    };
+    let tool = parts.registry.get(&event.data.request.tool_id).cloned();
+    let trace = event.data.request.trace_id.clone().unwrap_or(event.traceid);
     let message = format!("withdrawn by {} before it started", by.principal);
     let failure = Failure::new(Code::Cancelled, Phase::Accept, message);
     Refusal {
         outcome: failure.code.outcome(),
-        action: Action::new(ticket, Arc::new(request)).advance(|_| ()),
+        action: standing(parts, event.data, trace, event.time),
         tool,
         ruling: None,
         failure,

@@ -47,6 +47,7 @@ pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
             let took = begun.elapsed();
             match answer {
                 Answer::Done(done) => assert_eq!(done.receipt.status, Status::Ok, "{:?}", done.receipt.error),
+                Answer::Held(held) => panic!("{held:?}"),
                 Answer::Refused(failure) => panic!("{failure}"),
             }
             times.push(took);

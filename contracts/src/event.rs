@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::approval::{ApprovalData, Approved};
 use crate::clock::Timestamp;
 use crate::failure::Code;
 use crate::ids::{ActionId, EventId, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
@@ -18,6 +19,8 @@ pub enum Topic {
     ActionDecision,
     /// What became of them.
     ActionExecuted,
+    /// What people are asked, and what they decide.
+    Approvals,
 }
 
 impl Topic {
@@ -26,6 +29,7 @@ impl Topic {
         match self {
             Topic::ActionDecision => "ACTION_DECISION",
             Topic::ActionExecuted => "ACTION_EXECUTED",
+            Topic::Approvals => "APPROVALS",
         }
     }
 
@@ -34,6 +38,7 @@ impl Topic {
         match self {
             Topic::ActionDecision => "effectd.action.decision.v1",
             Topic::ActionExecuted => "effectd.action.executed.v1",
+            Topic::Approvals => "effectd.approval.v1",
         }
     }
 }
@@ -50,7 +55,7 @@ pub struct Event<T> {
     /// What happened, with the version of `data`.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Which action it is about.
+    /// Which action it is about; `grant:<id>` for news of a pre-approval alone.
     pub subject: ActionId,
     /// When it was written.
     pub time: Timestamp,
@@ -102,6 +107,27 @@ pub struct DecisionData {
     /// How far the planner's `policy_ctx.time` was from the runtime's clock on acceptance: positive if it was ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_skew_ms: Option<i64>,
+    /// Somebody sits at a terminal and waits: a person who is asked is expected soon.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interactive: bool,
+    /// A person said yes, and the decision comes in again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<Approved>,
+}
+
+impl DecisionData {
+    /// A decision of this principal, and nothing beside it.
+    pub fn new(request: ActionRequest, principal: Principal, origin: Origin) -> Self {
+        Self {
+            request,
+            principal,
+            origin,
+            contract: None,
+            clock_skew_ms: None,
+            interactive: false,
+            approved: None,
+        }
+    }
 }
 
 /// What became of an action, in brief; the receipt has the rest. No parameter ever stands here.
@@ -140,6 +166,11 @@ impl Event<DecisionData> {
         derived_id(&format!("decision-again-{n}"), action.as_str())
     }
 
+    /// The id of the event that brings this action's decision in again, because a person said yes for the n-th time.
+    pub fn id_for_approval(action: &ActionId, n: u32) -> EventId {
+        derived_id(&format!("decision-approved-{n}"), action.as_str())
+    }
+
     /// The event that brings a decision in. Its id follows from the action's, so that a decision sent twice is one event.
     pub fn decision(data: DecisionData, trace_id: TraceId, time: Timestamp) -> Self {
         let action_id = data.request.action_id.clone();
@@ -153,6 +184,30 @@ impl Event<DecisionData> {
             datacontenttype: JsonType::Json,
             traceid: trace_id,
             spaceid: data.request.space_id.clone(),
+            data,
+        }
+    }
+}
+
+impl Event<ApprovalData> {
+    /// News about an approval or a grant. `about` and `space` are the action's, or stand for the grant's.
+    pub fn approval(
+        data: ApprovalData,
+        about: ActionId,
+        space: SpaceId,
+        trace_id: TraceId,
+        time: Timestamp,
+    ) -> Self {
+        Self {
+            specversion: SpecVersion::V1,
+            id: EventId::fresh(),
+            source: SOURCE.to_owned(),
+            event_type: Topic::Approvals.event_type().to_owned(),
+            subject: about,
+            time,
+            datacontenttype: JsonType::Json,
+            traceid: trace_id,
+            spaceid: space,
             data,
         }
     }

@@ -129,6 +129,14 @@ string_id!(
     ReceiptId, "receipt_id", ID_BYTES_MAX
 );
 string_id!(
+    /// Names one question to a person: the handle under which an action waits.
+    ApprovalId, "approval_id", ID_BYTES_MAX
+);
+string_id!(
+    /// Names one pre-approval.
+    GrantId, "grant_id", ID_BYTES_MAX
+);
+string_id!(
     /// Names one event on the bus; publishing the same id twice is a no-op.
     EventId, "event_id", ID_BYTES_MAX
 );
@@ -177,6 +185,20 @@ impl ActionId {
 
 impl ReceiptId {
     /// A fresh id. Version 7 ids sort by time, which keeps receipts of one hour side by side in the index.
+    pub fn fresh() -> Self {
+        Self(uuid::Uuid::now_v7().to_string())
+    }
+}
+
+impl ApprovalId {
+    /// A fresh id; the ids of what waited longer sort first.
+    pub fn fresh() -> Self {
+        Self(uuid::Uuid::now_v7().to_string())
+    }
+}
+
+impl GrantId {
+    /// A fresh id; see [`ApprovalId::fresh`].
     pub fn fresh() -> Self {
         Self(uuid::Uuid::now_v7().to_string())
     }

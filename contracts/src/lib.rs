@@ -22,6 +22,7 @@ pub mod risk;
 pub mod tool;
 pub mod toolcall;
 
+pub mod approval;
 pub mod event;
 pub mod log;
 pub mod millis;
@@ -31,6 +32,7 @@ pub mod filter;
 
 pub mod schemas;
 
+pub use approval::{Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Approved, Authority};
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
 pub use effects::{Effects, FileState, Observed, PathChange, Restore, Seen, Standing, Touch};
@@ -38,8 +40,8 @@ pub use event::{DecisionData, Event, ExecutedData, Topic};
 pub use failure::{Code, Failure, Gate, Phase};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
-    ActionId, Capability, EventId, IdInvalid, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId,
-    ToolId, TraceId,
+    ActionId, ApprovalId, Capability, EventId, GrantId, IdInvalid, IdempotencyKey, Principal, ReceiptId,
+    SpaceId, SubjectId, ToolId, TraceId,
 };
 pub use log::{
     AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,

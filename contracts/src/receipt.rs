@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::approval::Approval;
 use crate::clock::Timestamp;
 use crate::digest::Digest;
 use crate::effects::Effects;
@@ -67,6 +68,9 @@ pub struct Receipt {
     /// How the policy came to its verdict, if it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionRecord>,
+    /// What a person decided about it, if one was asked or a pre-approval stood in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
     /// Each run of the tool.
     #[serde(default)]
     pub attempts: Vec<Attempt>,

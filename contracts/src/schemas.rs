@@ -2,6 +2,7 @@
 
 use schemars::{Schema, schema_for};
 
+use crate::approval::ApprovalData;
 use crate::event::{DecisionData, Event, ExecutedData};
 use crate::failure::Failure;
 use crate::receipt::Receipt;
@@ -17,5 +18,6 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("failure.json", schema_for!(Failure)),
         ("action-decision-event.json", schema_for!(Event<DecisionData>)),
         ("action-executed-event.json", schema_for!(Event<ExecutedData>)),
+        ("approval-event.json", schema_for!(Event<ApprovalData>)),
     ]
 }

@@ -80,11 +80,8 @@ fn a_decision_sent_twice_is_one_event() {
     let trace = request.trace_id.clone().unwrap();
     let principal = Principal::new("user://alice").unwrap();
     let data = DecisionData {
-        request,
-        principal,
-        origin: Origin::Arbiter,
-        contract: None,
         clock_skew_ms: Some(12),
+        ..DecisionData::new(request, principal, Origin::Arbiter)
     };
     let event = Event::decision(
         data.clone(),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_actors::{Done, Pipeline, StoreError, decisions};
+use effectd_actors::held::look;
+use effectd_actors::{Done, Held, Pipeline, StoreError, decisions};
 use effectd_contracts::{ActionId, Code, Failure, Phase, Principal, Topic};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
@@ -32,6 +33,7 @@ pub(crate) struct Desk {
 pub(crate) enum Found {
     Done(Done),
     Accepted,
+    Held(Held),
     Unknown,
 }
 
@@ -102,6 +104,19 @@ impl Desk {
     pub(crate) async fn find(&self, action: &ActionId, peer: &Peer) -> Result<Found, Problem> {
         if let Some(done) = self.receipt_of(action)? {
             return Ok(seen(done, peer));
+        }
+        let waiting = look::waiting(self.pipeline().parts(), action).await;
+        if let Some((held, principal)) = waiting.map_err(|error| unavailable(&error))? {
+            let ours = peer.operator || principal == peer.principal;
+            return Ok(match held.filter(|_| ours) {
+                Some(held) => Found::Held(held),
+                // It is decided, and being carried out or ended.
+                None if ours => match self.receipt_of(action)? {
+                    Some(done) => seen(done, peer),
+                    None => Found::Accepted,
+                },
+                None => Found::Unknown,
+            });
         }
         if self.is_open(action, peer).await? {
             return Ok(Found::Accepted);

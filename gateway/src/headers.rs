@@ -1,4 +1,4 @@
-//! The two headers that say something about an action: its idempotency key and its trace.
+//! The headers that say something about an action: its idempotency key, its trace, and whether somebody sits there.
 
 use axum::http::HeaderMap;
 use effectd_contracts::{ActionRequest, IdempotencyKey, TraceId};
@@ -7,6 +7,12 @@ use crate::problem::{Kind, Problem};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const TRACEPARENT: &str = "traceparent";
+const INTERACTIVE: &str = "effectd-interactive";
+
+/// Whether somebody sits at a terminal and waits. Then a person who must be asked is expected within minutes.
+pub(crate) fn interactive(headers: &HeaderMap) -> bool {
+    headers.get(INTERACTIVE).is_some_and(|value| value == "true")
+}
 
 /// Puts what the headers say into the request. The body wins where both say the same thing; where they differ about the
 /// key, nobody knows what was meant. From here on the request has a trace.

@@ -12,9 +12,14 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
 use crate::problem::Problem;
-use crate::routes::{actions, artifacts, breakers, health, log, policy, receipts, tools};
+use crate::routes::{actions, approvals, artifacts, breakers, grants, health, log, policy, receipts, tools};
+use crate::views::approvals::{
+    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
+    HowWord, PromptView, StandingView,
+};
 use crate::views::{
-    ActionView, Amending, BreakerView, Explanation, Health, PolicyChange, PolicyView, ReceiptList, State,
+    ActionView, Amending, BreakerView, Explanation, Health, HeldView, PolicyChange, PolicyView, ReceiptList,
+    State,
 };
 
 /// Where the types are.
@@ -53,6 +58,16 @@ const SCHEMAS: &str = "/components/schemas";
         policy::change,
         policy::explain,
         policy::explain_receipt,
+        approvals::list,
+        approvals::show,
+        approvals::approve,
+        approvals::deny,
+        approvals::preview_always,
+        grants::list,
+        grants::create,
+        grants::request,
+        grants::activate,
+        grants::revoke,
         breakers::list,
         breakers::show,
         breakers::trip,
@@ -64,6 +79,18 @@ const SCHEMAS: &str = "/components/schemas";
     ),
     components(schemas(
         ActionView,
+        HeldView,
+        ApprovalView,
+        PromptView,
+        ApprovalList,
+        DecisionView,
+        ApproveBody,
+        HowWord,
+        DenyBody,
+        StandingView,
+        GrantView,
+        GrantList,
+        GrantBody,
         BreakerView,
         State,
         Problem,

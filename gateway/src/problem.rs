@@ -60,6 +60,12 @@ kinds! {
     OperatorsOnly = "operators_only", 403, false, "This is for operators.";
     PolicyInvalid = "policy_invalid", 422, false, "The policy cannot be used so; the one in force stays.";
     ChangeInvalid = "change_invalid", 400, false, "This is no change of a policy.";
+    ApprovalUnknown = "approval_unknown", 404, false, "No question of this id waits for anybody.";
+    AlreadyDecided = "already_decided", 409, false, "Somebody else has decided.";
+    AskChanged = "ask_changed", 409, false, "What is asked is not what was looked at.";
+    MayNotDecide = "may_not_decide", 403, false, "This is not yours to decide.";
+    DecisionInvalid = "decision_invalid", 400, false, "This cannot be read as a decision.";
+    GrantUnknown = "grant_unknown", 404, false, "No grant of this id is known to you.";
     NotExplainable = "not_explainable", 404, false, "The policy was never asked about this.";
     NotReady = "not_ready", 503, true, "The daemon cannot take work now.";
     Busy = "overloaded", 503, true, "Too much at once.";

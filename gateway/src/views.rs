@@ -1,7 +1,9 @@
 //! What the door tells about actions.
 
+pub mod approvals;
+
 use effectd_actors::history::Page;
-use effectd_actors::{Done, Withdrawal, reward};
+use effectd_actors::{Done, Held, Withdrawal, reward};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::{
     ActionId, AmendmentEntry, EntryKind, EventId, Mode, Outcome, Principal, Receipt, SpaceId, SubjectId,
@@ -23,6 +25,8 @@ pub use crate::routes::tools::{details as tool_details, summary as tool_summary}
 pub enum State {
     /// It is on disk and will be carried out or refused, whatever dies.
     Accepted,
+    /// It waits for a person; nothing happens before somebody has decided.
+    Held,
     /// It has ended, and there is its receipt.
     Done,
 }
@@ -39,6 +43,9 @@ pub struct ActionView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::openapi::outcome)]
     pub outcome: Option<Outcome>,
+    /// What it waits for, if it waits for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<HeldView>,
     /// Nothing was done now: this receipt, or one for the same key, was there before.
     #[serde(default)]
     pub already_done: bool,
@@ -52,13 +59,48 @@ pub struct ActionView {
     pub result: Option<Value>,
 }
 
+/// What an action waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldView {
+    /// The handle by which somebody decides.
+    pub approval_id: String,
+    /// Until when somebody can.
+    pub expires_at: String,
+    /// Why a person is asked.
+    pub reasons: Vec<String>,
+    /// Equal requests wait for the same answer.
+    pub joined: bool,
+}
+
+impl From<&Held> for HeldView {
+    fn from(held: &Held) -> Self {
+        Self {
+            approval_id: held.approval_id.to_string(),
+            expires_at: held.expires_at.to_string(),
+            reasons: held.reasons.clone(),
+            joined: held.joined,
+        }
+    }
+}
+
 impl ActionView {
+    /// An action that waits for a person.
+    pub fn held(action_id: ActionId, held: &Held) -> Self {
+        Self {
+            state: State::Held,
+            outcome: Some(Outcome::AwaitingApproval),
+            approval: Some(held.into()),
+            ..Self::accepted(action_id)
+        }
+    }
+
     /// An action that is on its way.
     pub fn accepted(action_id: ActionId) -> Self {
         Self {
             action_id,
             state: State::Accepted,
             outcome: None,
+            approval: None,
             already_done: false,
             receipt: None,
             result: None,
@@ -71,6 +113,7 @@ impl ActionView {
             action_id,
             state: State::Done,
             outcome: Some(done.receipt.outcome),
+            approval: None,
             already_done: done.before,
             receipt: Some(Box::new((*done.receipt).clone())),
             result: done.result.as_deref().cloned(),

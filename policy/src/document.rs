@@ -10,6 +10,7 @@ use effectd_contracts::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::authority::PrincipalRole;
 use crate::limits;
 
 /// The version of this format that this program reads.
@@ -109,6 +110,14 @@ pub struct PrincipalRule {
     /// Actors it may name; `*` stands for any text. None unless listed.
     #[serde(default)]
     pub actors: Vec<String>,
+    /// What it may do: submit for its subjects (`planner`, if nothing is said), decide about what waits for a person
+    /// (`approver`), or also change what is asked at all (`admin`).
+    #[serde(default = "planner")]
+    pub roles: Vec<PrincipalRole>,
+}
+
+fn planner() -> Vec<PrincipalRole> {
+    vec![PrincipalRole::Planner]
 }
 
 /// A named bundle of capabilities.

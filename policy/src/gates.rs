@@ -93,7 +93,7 @@ fn may_speak(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
     let rule = policy_rule(first.line);
     if !entries
         .iter()
-        .any(|entry| any_matches(&entry.subjects, facts.subject.as_str()))
+        .any(|entry| entry.is_planner() && any_matches(&entry.subjects, facts.subject.as_str()))
     {
         let text = format!("{} may not speak for {}", facts.principal, facts.subject);
         let change = format!("add the subject to the principal's subjects in {rule}");
@@ -107,7 +107,9 @@ fn may_speak(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
     };
     // One entry must allow both, or a principal could combine the subjects of one with the actors of another.
     let both = |entry: &&&crate::policy::tables::Principal| {
-        any_matches(&entry.subjects, facts.subject.as_str()) && any_matches(&entry.actors, actor)
+        entry.is_planner()
+            && any_matches(&entry.subjects, facts.subject.as_str())
+            && any_matches(&entry.actors, actor)
     };
     if !entries.iter().any(|entry| both(&entry)) {
         let text = format!(

@@ -21,6 +21,9 @@ mod mode;
 pub mod replay;
 pub mod risk;
 
+pub mod authority;
+pub mod grant;
+
 pub mod abac;
 pub mod policy;
 
@@ -36,6 +39,7 @@ pub mod source;
 pub mod inspect;
 pub mod redact;
 
+pub use authority::{Decider, PrincipalRole};
 pub use decision::{Clamp, Decision, Denier, Reason, Redactions, Verdict};
 pub use dir::{DirStamp, PolicyDir};
 pub use document::Document;
@@ -43,6 +47,7 @@ pub use error::{ExampleFailed, Location, PolicyError};
 pub use evaluate::evaluate;
 pub use explain::{Explanation, StepView, explain};
 pub use facts::{Facts, Finding, InspectionFacts, RedactionCounts, ToolFacts};
+pub use grant::{Grant, GrantAsk, GrantState, is_tool_pattern};
 pub use inspect::{Inspection, inspect};
 pub use overlay::{Change, ConsentChange, Overlay};
 pub use policy::Policy;

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_actors::{Answer, Done};
-use effectd_contracts::{ActionRequest, Code, Failure, Phase};
+use effectd_actors::{Answer, Done, Held};
+use effectd_contracts::{ActionRequest, ApprovalId, Code, Failure, Phase};
 use effectd_gateway::problem::Problem;
-use effectd_gateway::views::{ActionView, State as Standing, ended};
+use effectd_gateway::views::{ActionView, HeldView, State as Standing, ended};
 use tokio::time::Instant;
 
 use super::stored::direct_config;
@@ -199,6 +199,28 @@ impl Hand {
     }
 }
 
+impl Hand {
+    /// Waits on for an action that waits for a person. Nobody can decide while this process has the store itself.
+    pub(super) async fn wait_on(&mut self, told: Told, wait: Duration) -> Result<Told, Trouble> {
+        let (Told::View(view), Hand::Daemon(client)) = (&told, &mut *self) else {
+            return Ok(told);
+        };
+        if view.state != Standing::Held {
+            return Ok(told);
+        }
+        super::told::explain(&told);
+        let (action, end) = (view.action_id.clone(), Instant::now() + wait.min(WAIT_MAX));
+        loop {
+            let step = (end - Instant::now()).min(WAIT_STEP);
+            let now = client.wait(&action, step).await?;
+            let open = matches!(&now, Told::View(view) if view.state != Standing::Done);
+            if !open || Instant::now() >= end {
+                return Ok(now);
+            }
+        }
+    }
+}
+
 /// Has a request carried out by the daemon of this state directory; `None` if there is none.
 pub(super) async fn by_daemon(common: &Common, state: &Path, request: &ActionRequest) -> Option<Answer> {
     let settings = common.settings(Some(state)).ok()?;
@@ -221,6 +243,11 @@ fn unreachable(error: &ClientError) -> Failure {
 
 /// What the daemon told, as the pipeline would have.
 fn answer_of(told: Told) -> Answer {
+    if let Told::View(view) = &told
+        && let Some(held) = view.approval.as_ref().and_then(held_of)
+    {
+        return Answer::Held(held);
+    }
     let (receipt, before, result, problem) = match told {
         Told::View(view) => (view.receipt, view.already_done, view.result, None),
         Told::Problem(problem) => (problem.receipt.clone(), false, None, Some(problem)),
@@ -236,6 +263,16 @@ fn answer_of(told: Told) -> Answer {
         (problem.code.parse().unwrap_or(Code::Internal), problem.detail)
     });
     Answer::Refused(Failure::new(code, Phase::Accept, message))
+}
+
+/// What an action waits for, as the pipeline would have told it.
+fn held_of(view: &HeldView) -> Option<Held> {
+    Some(Held {
+        approval_id: ApprovalId::new(view.approval_id.clone()).ok()?,
+        expires_at: view.expires_at.parse().ok()?,
+        reasons: view.reasons.clone(),
+        joined: view.joined,
+    })
 }
 
 /// Asks until there is an answer that trying again would not change.
@@ -274,6 +311,8 @@ async fn directly(runtime: &Runtime, request: &ActionRequest, wait: Option<Durat
             Ok(Answer::Done(done)) => {
                 return ended(action, &done).map_or_else(|problem| Told::Problem(*problem), Told::View);
             }
+            // Nobody can decide while this process has the store.
+            Ok(Answer::Held(held)) => return Told::View(ActionView::held(action, &held)),
             Ok(Answer::Refused(failure)) => return Told::Problem(Problem::failed(&failure).about(&action)),
             Err(_) => {}
         }

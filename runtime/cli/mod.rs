@@ -1,5 +1,6 @@
 //! The command line: one file a command. Data goes to standard output, talk to standard error.
 
+mod approvals;
 mod artifacts;
 mod ask;
 mod backend;
@@ -9,6 +10,7 @@ mod completions;
 mod config;
 mod dlq;
 mod doctor;
+mod grants;
 mod init;
 mod keys;
 mod listing;
@@ -105,6 +107,8 @@ enum Command {
     Status(status::Status),
     Wait(wait::Wait),
     Cancel(cancel::Cancel),
+    Approvals(approvals::ApprovalsCommand),
+    Grants(grants::GrantsCommand),
     Tools(tools::ToolsCommand),
     Undo(undo::Undo),
     Serve(serve::Serve),
@@ -150,6 +154,8 @@ pub fn main() -> ExitCode {
         Command::Status(status) => status.main(&common),
         Command::Wait(wait) => wait.main(&common),
         Command::Cancel(cancel) => cancel.main(&common),
+        Command::Approvals(approvals) => approvals.main(&common),
+        Command::Grants(grants) => grants.main(&common),
         Command::Tools(tools) => tools.main(&common),
         Command::Undo(undo) => undo.main(&common),
         Command::Serve(serve) => start_serving(serve, &common),

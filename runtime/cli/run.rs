@@ -1,12 +1,13 @@
 //! `effectd run`: carry out one request, here and now, and show its receipt.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 
 use effectd_actors::Answer;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Outcome};
+use effectd_gateway::views::HeldView;
 
 use super::backend::by_daemon;
 use super::output::{Form, for_programs, line};
@@ -97,6 +98,7 @@ impl Run {
         settings
             .map_err(|error| Error::Request(error.to_string()))?
             .apply(&mut config);
+        config.interactive = std::io::stdin().is_terminal();
         let signals = Signals::listen()?;
         let runtime = Runtime::start(config).await?;
         if runtime.state().seeded() {
@@ -125,6 +127,10 @@ impl Run {
                     complain(&"already done before; this is the receipt of that time");
                 }
             }
+            Answer::Held(held) => {
+                for_programs(self.output, &serde_json::json!({ "held": HeldView::from(held) }));
+                complain(&held_words(held));
+            }
             Answer::Refused(failure) => {
                 for_programs(self.output, &serde_json::json!({ "refused": failure }));
                 complain(failure);
@@ -132,6 +138,16 @@ impl Run {
         }
         Exit::of_answer(answer)
     }
+}
+
+/// What to do about an action that waits for a person.
+fn held_words(held: &effectd_actors::Held) -> String {
+    let id = &held.approval_id;
+    format!(
+        "a person must decide until {} ({}): `effectd approvals show {id}`",
+        held.expires_at,
+        held.reasons.join("; ")
+    )
 }
 
 /// Carries out the request, unless a signal says to stop: then it may finish within its grace, and a second signal takes

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use effectd_contracts::{Gate, GateResult, Millis, Outcome, Receipt, Timestamp};
+use effectd_contracts::{ApprovalVerdict, Authority, Gate, GateResult, Millis, Outcome, Receipt, Timestamp};
 use serde_json::{Map, Value};
 
 /// The receipt in a few lines.
@@ -26,6 +26,7 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
     line("outputs", &fields(&receipt.outputs));
     line("policy", &gates(receipt));
     line("decided", &decided(receipt));
+    line("approved", &approved(receipt));
     line("sandbox", &sandbox(receipt));
     line("took", &took(receipt));
     for (nth, phase) in timeline(receipt).iter().enumerate() {
@@ -116,6 +117,27 @@ fn decided(receipt: &Receipt) -> String {
         decision.tier,
         &decision.policy_digest.hex()[..12]
     )
+}
+
+fn approved(receipt: &Receipt) -> String {
+    let Some(approval) = &receipt.approval else {
+        return String::new();
+    };
+    let word = match approval.verdict {
+        ApprovalVerdict::Once | ApprovalVerdict::Grant | ApprovalVerdict::Always => "",
+        ApprovalVerdict::Denied => "no, ",
+        ApprovalVerdict::Expired => "by nobody in time, ",
+    };
+    let authority = match approval.authority {
+        Authority::Separate => "",
+        Authority::SingleUser => " (single user)",
+    };
+    let edited = if approval.edited_request_digest.is_some() {
+        ", with other parameters"
+    } else {
+        ""
+    };
+    format!("{word}by {}{authority} at {}{edited}", approval.by, approval.at)
 }
 
 fn sandbox(receipt: &Receipt) -> String {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_actors::held::entries;
 use effectd_actors::{Answer, Done, decisions};
 use effectd_bus::{Store, embedded};
 use effectd_contracts::{ActionId, SystemClock, Topic};
@@ -50,6 +51,12 @@ async fn look(store: &dyn Store, action: &ActionId) -> Result<Told, effectd_bus:
         };
         return Ok(Told::View(ActionView::done(action.clone(), &done)));
     }
+    if let Some(hold) = entries::hold_of(store, action)? {
+        return Ok(Told::View(match hold.value.decided() {
+            None => ActionView::held(action.clone(), &hold.value.told()),
+            Some(_) => ActionView::accepted(action.clone()),
+        }));
+    }
     let found = decisions::published(store, action)?;
     let groups = store.groups(&Topic::ActionDecision.into()).await?;
     // A decision that no pipeline has looked at yet has no group to be settled by.
@@ -80,7 +87,7 @@ pub(super) async fn wait_for(common: &Common, action: &ActionId, wait: Duration)
     loop {
         let step = (end - Instant::now()).min(WAIT_STEP);
         match client.wait(action, step).await {
-            Ok(Told::View(view)) if view.state == Standing::Accepted && Instant::now() < end => {}
+            Ok(Told::View(view)) if view.state != Standing::Done && Instant::now() < end => {}
             Err(ClientError::NoDaemon(_)) => break,
             told => return Ok(told?),
         }
@@ -94,6 +101,7 @@ pub(super) async fn wait_for(common: &Common, action: &ActionId, wait: Duration)
     let runtime = Runtime::start(direct_config(common, &state)?).await?;
     let told = match tokio::time::timeout_at(end, runtime.pipeline().wait(action)).await {
         Ok(Ok(Answer::Done(done))) => Told::View(ActionView::done(action.clone(), &done)),
+        Ok(Ok(Answer::Held(held))) => Told::View(ActionView::held(action.clone(), &held)),
         Ok(Ok(Answer::Refused(failure)) | Err(failure)) => {
             Told::Problem(Problem::failed(&failure).about(action))
         }

@@ -142,13 +142,21 @@ struct Worker {
 type Items = std::sync::Arc<tokio::sync::Mutex<mpsc::Receiver<Item>>>;
 
 impl Worker {
+    async fn hand_over(&mut self, request: &ActionRequest) -> Result<Told, Trouble> {
+        let told = self.hand.submit(request, self.wait, self.patience).await?;
+        match self.wait {
+            Some(wait) => self.hand.wait_on(told, wait).await,
+            None => Ok(told),
+        }
+    }
+
     async fn run(mut self, items: Items, answer: mpsc::Sender<Result<Told, Trouble>>) {
         loop {
             let item = items.lock().await.recv().await;
             let told = match item {
                 None => return,
                 Some(Err(problem)) => Ok(Told::Problem(*problem)),
-                Some(Ok(request)) => self.hand.submit(&request, self.wait, self.patience).await,
+                Some(Ok(request)) => self.hand_over(&request).await,
             };
             if answer.send(told).await.is_err() {
                 return;

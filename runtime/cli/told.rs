@@ -49,6 +49,7 @@ pub(super) fn cells(told: &Told) -> [String; 4] {
         Told::View(view) => {
             let state = match (view.state, view.already_done) {
                 (Standing::Accepted, _) => "accepted",
+                (Standing::Held, _) => "held",
                 (Standing::Done, _) => "done",
             };
             let receipt = view
@@ -91,6 +92,16 @@ pub(super) fn value(told: &Told) -> serde_json::Value {
 
 /// Says why not, and what would have to change.
 pub(super) fn explain(told: &Told) {
+    if let Told::View(view) = told
+        && let Some(held) = &view.approval
+    {
+        let id = &held.approval_id;
+        complain(&format!(
+            "a person must decide until {} ({}): `effectd approvals show {id}`",
+            held.expires_at,
+            held.reasons.join("; ")
+        ));
+    }
     if let Told::Problem(problem) = told {
         let change = problem
             .change

@@ -175,6 +175,9 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
 /// What can be set and is no bound, section by section.
 #[rustfmt::skip]
 const TABLE: &[Key] = &[
+    key!("approvals.interactive_ms_max" = pipeline::HELD_INTERACTIVE_MAX, MILLIS, Restart, "how long an action waits for a person when somebody sits at a terminal"),
+    key!("approvals.per_session_max" = pipeline::HELD_PER_SESSION_MAX, FEW, Restart, "actions of one session that may wait for a person at once"),
+    key!("approvals.unattended_ms_max" = pipeline::HELD_UNATTENDED_MAX, MILLIS, Restart, "how long an action waits for a person when nobody sits there"),
     key!("control.admission_wait_ms_max" = pipeline::ADMISSION_WAIT_MAX, MILLIS, Restart, "how long a caller waits for a place before it is told `overloaded`"),
     key!("control.breaker_calls_min" = pipeline::BREAKER_CALLS_MIN, COUNT, Restart, "calls before their share of failures means anything to a breaker"),
     key!("control.breaker_cool_down_ms" = pipeline::BREAKER_COOL_DOWN, MILLIS, Restart, "how long a breaker stays open the first time"),

@@ -219,6 +219,7 @@ async fn ask(runtime: &Runtime, mode: &str, request: ActionRequest) {
             "answer {}",
             serde_json::to_string(&*done.receipt).unwrap()
         )),
+        Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{failure:?}"),
     }
 }

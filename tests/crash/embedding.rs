@@ -73,6 +73,7 @@ fn conflict() {
             let other = parsed(&request_how("a", NEVER, "fail"));
             match runtime.exec(other.clone()).await {
                 Answer::Refused(failure) => assert_eq!(failure.code, Code::ActionConflict),
+                Answer::Held(held) => panic!("{held:?}"),
                 Answer::Done(done) => panic!("{:#?}", done.receipt),
             }
             let failure = runtime.submit(other).await.map(|_| ()).unwrap_err();
@@ -115,6 +116,7 @@ fn refused_meanwhile() {
             .await
         {
             Answer::Refused(failure) => assert_eq!(failure.code, Code::ActionConflict),
+            Answer::Held(held) => panic!("{held:?}"),
             Answer::Done(done) => panic!("{:#?}", done.receipt),
         }
         let Answer::Done(done) = ticket.receipt().await.unwrap() else {
@@ -139,9 +141,11 @@ fn other_principal() {
             request: parsed(&asked),
             principal: "user://stranger".parse().unwrap(),
             origin: effectd::contracts::Origin::Arbiter,
+            interactive: false,
         };
         match runtime.pipeline().exec(stranger).await {
             Answer::Refused(failure) => assert_eq!(failure.code, Code::ActionConflict),
+            Answer::Held(held) => panic!("{held:?}"),
             Answer::Done(done) => panic!("{:#?}", done.receipt),
         }
         assert!(runtime.stop().await);

@@ -149,6 +149,7 @@ async fn ask(runtime: &Runtime, way: &str, action: &str, tool: &str) -> Receipt 
     let answer = tokio::time::timeout(PATIENCE, asked).await;
     match answer.unwrap_or_else(|_| panic!("{action} was never answered")) {
         Answer::Done(done) => (*done.receipt).clone(),
+        Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{action}: {failure}"),
     }
 }

@@ -372,7 +372,8 @@ fn every_point_visited() {
     assert!(missed.is_empty(), "{missed:#?}");
     let named: Vec<_> = WAY.iter().map(|(point, _)| *point).collect();
     for point in effectd_actors::failpoint::POINTS {
-        let idle = ["intake.before_lease", "sweeper.begin"].contains(&point);
+        // What waits for a person is killed by the daemon's own tests.
+        let idle = ["intake.before_lease", "sweeper.begin"].contains(&point) || point.starts_with("held.");
         let visited = named
             .iter()
             .chain(TWICE.iter().flat_map(|(first, second, _)| [first, second]))

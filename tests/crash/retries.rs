@@ -45,6 +45,7 @@ fn one(tool: &str, how: &str, retries: u32, look: impl FnOnce(&Receipt, &Report,
 async fn exec(runtime: &Runtime, asked: &Value) -> (Receipt, bool) {
     match runtime.exec(parsed(asked)).await {
         Answer::Done(done) => ((*done.receipt).clone(), done.before),
+        Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{failure}"),
     }
 }

@@ -12,10 +12,12 @@ mod harness;
 mod shared;
 
 mod answers;
+mod approvals;
 mod bad_clients;
 mod breakers;
 mod cancel;
 mod commands;
+mod grants;
 mod health;
 mod kills;
 mod openapi;

@@ -13,6 +13,7 @@ mod shared;
 
 mod bad_input;
 mod first_use;
+mod held;
 mod in_the_sandbox;
 mod one_receipt;
 mod policy_commands;

@@ -14,6 +14,7 @@ use crate::harness::{Place, Running, note, write_note};
 fn done(answer: Answer) -> Done {
     match answer {
         Answer::Done(done) => done,
+        Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{failure}"),
     }
 }

@@ -192,6 +192,7 @@ async fn a_running_runtime_takes_a_good_policy_over_and_refuses_a_bad_one() {
     let runtime = place.runtime().await;
     let outcome = async |id: &str| match runtime.exec(note(id, &format!("workspace/{id}"), "x")).await {
         Answer::Done(done) => serde_json::to_value(done.receipt.outcome).unwrap(),
+        Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{failure}"),
     };
     assert_eq!(outcome("a").await, "executed");

@@ -30,6 +30,7 @@ async fn exec(runtime: &Runtime, action: &str, tool: &str, how: &str, retries: u
     asked["qos"] = json!({ "max_retries": retries });
     match runtime.exec(parsed(&asked)).await {
         Answer::Done(done) => (*done.receipt).clone(),
+        Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{action}: {failure}"),
     }
 }
@@ -156,6 +157,7 @@ fn cached() {
         again["params"]["name"] = json!("done");
         match runtime.exec(parsed(&again)).await {
             Answer::Done(answer) => assert_eq!((answer.before, &*answer.receipt), (true, &done)),
+            Answer::Held(held) => panic!("{held:?}"),
             Answer::Refused(failure) => panic!("{failure}"),
         }
         assert!(runtime.stop().await);

@@ -74,6 +74,7 @@ async fn call(runtime: Arc<Runtime>, tally: Arc<Tally>, all: usize) {
                     tally.done.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
+                Answer::Held(held) => panic!("{held:?}"),
                 Answer::Refused(failure) => failure,
             }
         };
@@ -188,6 +189,7 @@ fn fairness() {
                 .await
             {
                 Answer::Done(done) => assert_eq!(done.receipt.error, None),
+                Answer::Held(held) => panic!("{held:?}"),
                 Answer::Refused(failure) => panic!("{failure}"),
             }
             passed.push(ended.load(Ordering::Relaxed) - before);

@@ -40,7 +40,7 @@ fn door() {
         let failure = match runtime.exec(parsed(&request("b", SAFE))).await {
             Answer::Refused(failure) => failure,
             // The machine was so busy that a second has passed.
-            Answer::Done(_) => return,
+            Answer::Done(_) | Answer::Held(_) => return,
         };
         assert_eq!(failure.code, Code::RateLimited);
         let after = failure.retry_after_ms.expect("when to come back");
@@ -85,6 +85,7 @@ fn bus() {
                 .expect("in time");
             match answer.unwrap() {
                 Answer::Done(done) => assert_eq!(done.receipt.outcome, Outcome::Executed),
+                Answer::Held(held) => panic!("{held:?}"),
                 Answer::Refused(failure) => panic!("{failure}"),
             }
         }
@@ -154,6 +155,7 @@ fn of_session(action: &str) -> Incoming {
         origin: Origin::Session {
             session_id: "agent:planner".to_owned(),
         },
+        interactive: false,
     }
 }
 
@@ -168,7 +170,7 @@ fn principal() -> Principal {
 
 fn refused(answer: Answer) -> Option<(Code, Duration)> {
     match answer {
-        Answer::Done(_) => None,
+        Answer::Done(_) | Answer::Held(_) => None,
         Answer::Refused(failure) => {
             let after = failure
                 .retry_after_ms

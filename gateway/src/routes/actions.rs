@@ -36,7 +36,8 @@ pub(crate) struct WaitQuery {
 /// Submit a decision, or have it carried out
 ///
 /// Without `wait`, the answer comes when the decision is on disk: from then on it will be carried out or refused, whatever
-/// dies. With `wait`, the answer comes with the receipt; if the time is over before, the decision is on disk and goes on.
+/// dies. With `wait`, the answer comes with the receipt; if the time is over before, or a person must decide first, the
+/// decision is on disk and goes on.
 /// Sending the same decision again is harmless.
 #[utoipa::path(
     post,
@@ -45,12 +46,13 @@ pub(crate) struct WaitQuery {
     params(
         ("wait" = Option<String>, Query, description = "Wait for the receipt: nothing or `true` for as long as allowed, or milliseconds"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotency_key` in the body"),
+        ("Effectd-Interactive" = Option<String>, Header, description = "`true` if somebody sits at a terminal and waits: a person who must be asked is then expected within minutes"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context; its trace is the action's, unless the body names one"),
     ),
     request_body(content = ref("#/components/schemas/ActionRequest"), content_type = "application/json"),
     responses(
         (status = 200, description = "It has ended, now or before, and this is its receipt", body = ActionView),
-        (status = 202, description = "It is on disk and on its way", body = ActionView),
+        (status = 202, description = "It is on disk, and on its way or waiting for a person", body = ActionView),
         (status = 400, description = "The request makes no sense", body = Problem, content_type = "application/problem+json"),
         (status = 403, description = "Refused, with the gate and what would have to change", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The action id or idempotency key stands for something else", body = Problem, content_type = "application/problem+json"),
@@ -78,6 +80,7 @@ pub(crate) async fn submit(
         request,
         principal: peer.principal,
         origin: Origin::Arbiter,
+        interactive: headers::interactive(&headers),
     };
     let response = match wait {
         None => accept(&desk, incoming, bytes).await,
@@ -115,6 +118,7 @@ async fn carry_out(
             Ok(view) => Ok(json(StatusCode::OK, &view)),
             Err(problem) => Err(*problem),
         },
+        Ok(Answer::Held(held)) => Ok(json(StatusCode::ACCEPTED, &ActionView::held(action, &held))),
         Ok(Answer::Refused(failure)) => Err(Problem::failed(&failure).about(&action)),
         // What was begun goes on by itself, but only what is on the bus survives us: no answer before it is there.
         Err(_) => accept(desk, incoming, bytes).await,
@@ -144,13 +148,15 @@ pub(crate) async fn show(
     match desk.find(&action, &peer).await? {
         Found::Done(done) => Ok(described(action, &done)),
         Found::Accepted => Ok(json(StatusCode::OK, &ActionView::accepted(action))),
+        Found::Held(held) => Ok(json(StatusCode::OK, &ActionView::held(action, &held))),
         Found::Unknown => Err(unknown(&action)),
     }
 }
 
 /// Wait until an action has ended
 ///
-/// Answers at once if it has. If the time is over before, the answer is 202, and asking again goes on waiting.
+/// Answers at once if it has. If the time is over before, the answer is 202, and asking again goes on waiting; what waits
+/// for a person ends when somebody has decided, or nobody has in time.
 #[utoipa::path(
     get,
     path = "/v1/actions/{id}/wait",
@@ -177,13 +183,18 @@ pub(crate) async fn wait(
     match desk.find(&action, &peer).await? {
         Found::Done(done) => return Ok(described(action, &done)),
         Found::Unknown => return Err(unknown(&action)),
-        Found::Accepted => {}
+        Found::Accepted | Found::Held(_) => {}
     }
     let wait = desk.wait_time(query.timeout_ms);
     match tokio::time::timeout(wait, desk.pipeline().wait(&action)).await {
         Ok(Ok(Answer::Done(done))) => Ok(described(action, &done)),
         Ok(Ok(Answer::Refused(failure)) | Err(failure)) => Err(Problem::failed(&failure).about(&action)),
-        Err(_) => Ok(json(StatusCode::ACCEPTED, &ActionView::accepted(action))),
+        Ok(Ok(Answer::Held(held))) => Ok(json(StatusCode::ACCEPTED, &ActionView::held(action, &held))),
+        Err(_) => match desk.find(&action, &peer).await? {
+            Found::Done(done) => Ok(described(action, &done)),
+            Found::Held(held) => Ok(json(StatusCode::ACCEPTED, &ActionView::held(action, &held))),
+            Found::Accepted | Found::Unknown => Ok(json(StatusCode::ACCEPTED, &ActionView::accepted(action))),
+        },
     }
 }
 

@@ -1,8 +1,10 @@
 //! The paths of the door. `/v1` is a promise: what is there stays, and what it says keeps its meaning.
 
 pub(crate) mod actions;
+pub(crate) mod approvals;
 pub(crate) mod artifacts;
 pub(crate) mod breakers;
+pub(crate) mod grants;
 pub(crate) mod health;
 pub(crate) mod log;
 pub(crate) mod policy;
@@ -55,6 +57,15 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/policy/reload", post(policy::reload))
         .route("/v1/policy/changes", post(policy::change))
         .route("/v1/policy/explain", post(policy::explain))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}", get(approvals::show))
+        .route("/v1/approvals/{id}/approve", post(approvals::approve))
+        .route("/v1/approvals/{id}/deny", post(approvals::deny))
+        .route("/v1/approvals/{id}/always", get(approvals::preview_always))
+        .route("/v1/grants", get(grants::list).post(grants::create))
+        .route("/v1/grants/requests", post(grants::request))
+        .route("/v1/grants/{id}/activate", post(grants::activate))
+        .route("/v1/grants/{id}/revoke", post(grants::revoke))
         .route("/v1/breakers", get(breakers::list))
         .route("/v1/breakers/{key}", get(breakers::show))
         .route("/v1/breakers/{key}/trip", post(breakers::trip))

@@ -10,6 +10,7 @@ use super::consents::Consents;
 use super::modes::Modes;
 use super::roles::{self, Caps, Holder, Role};
 use super::spaces::{self, Space};
+use crate::authority::PrincipalRole;
 use crate::document::{DOCUMENT_VERSION, Document, ModeRules, TimeoutRules};
 use crate::error::{Location, PolicyError};
 use crate::glob::Glob;
@@ -50,10 +51,25 @@ pub(crate) struct Principals {
 pub(crate) struct Principal {
     pub(crate) subjects: Vec<Glob>,
     pub(crate) actors: Vec<Glob>,
+    pub(crate) roles: Vec<PrincipalRole>,
     pub(crate) line: u32,
 }
 
+impl Principal {
+    /// Whether it may submit at all.
+    pub(crate) fn is_planner(&self) -> bool {
+        self.roles.contains(&PrincipalRole::Planner)
+    }
+}
+
 impl Principals {
+    /// All entries.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Principal> {
+        self.exact
+            .values()
+            .chain(self.globs.iter().map(|(_, entry)| entry))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.exact.len() + self.globs.len()
     }
@@ -354,6 +370,7 @@ fn principals(
         let entry = Principal {
             subjects: rule.subjects.iter().map(Glob::new).collect(),
             actors: rule.actors.iter().map(Glob::new).collect(),
+            roles: rule.roles.clone(),
             line: lines.entry("principals", name),
         };
         let glob = Glob::new(name);

@@ -3,6 +3,7 @@
 
 mod harness;
 
+mod authority;
 mod bad_input;
 mod bands;
 mod demo;

@@ -1,0 +1,282 @@
+//! Where questions to people lie in the Store, and the steps that change them. Each step is one block: all of it happens,
+//! or nothing.
+
+use effectd_bus::{
+    Change, Changed, Entry, EntryChange, Expect, FamilyName, LeaseId, NewBody, NewEvent, Store, StoreError,
+    Swap, Wait,
+};
+use effectd_contracts::{
+    ActionId, ApprovalData, ApprovalId, Digest, Event, SpaceId, Timestamp, Topic, TraceId,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::hold::{Hold, Past};
+use crate::limits::HELD_PAGE;
+
+/// The questions themselves, by their id. Sealed.
+const HOLDS: &str = "holds";
+/// Which question an action waits for.
+const ACTIONS: &str = "held-actions";
+/// The open question of this digest, for equal requests to join.
+const ASKS: &str = "held-asks";
+/// The open questions of a session.
+const SESSIONS: &str = "held-sessions";
+
+/// What was decided lately, without parameters.
+const PAST: &str = "held-past";
+
+/// The longest session id that is a key as it is.
+const PLAIN_BYTES_MAX: usize = 256;
+
+pub(crate) fn session_key(session: &str) -> String {
+    if session.len() <= PLAIN_BYTES_MAX {
+        session.to_owned()
+    } else {
+        format!("sha256:{}", Digest::of(session.as_bytes()).hex())
+    }
+}
+
+/// A stored value, with the version that a change of it expects.
+#[derive(Debug, Clone, PartialEq)]
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Its version.
+    pub version: u64,
+}
+
+pub(crate) fn read<T: DeserializeOwned>(entry: &Entry) -> Result<At<T>, StoreError> {
+    let damaged = |what: String| StoreError::Damaged {
+        what,
+        advice: "Run `effectd store check`.",
+    };
+    let bytes = entry
+        .value
+        .bytes()
+        .ok_or_else(|| damaged(format!("the key of entry {} is gone", entry.key)))?;
+    let value = serde_json::from_slice(bytes)
+        .map_err(|error| damaged(format!("entry {} cannot be read: {error}", entry.key)))?;
+    Ok(At {
+        value,
+        version: entry.version,
+    })
+}
+
+fn get<T: DeserializeOwned>(store: &dyn Store, family: &str, key: &str) -> Result<Option<At<T>>, StoreError> {
+    let entry = store.entry(&FamilyName::new(family)?, key)?;
+    entry.as_ref().map(read).transpose()
+}
+
+/// A question, by its handle.
+pub fn hold(store: &dyn Store, id: &ApprovalId) -> Result<Option<At<Hold>>, StoreError> {
+    get(store, HOLDS, id.as_str())
+}
+
+/// The question that an action waits for.
+pub fn hold_of(store: &dyn Store, action: &ActionId) -> Result<Option<At<Hold>>, StoreError> {
+    let Some(id) = get::<ApprovalId>(store, ACTIONS, action.as_str())? else {
+        return Ok(None);
+    };
+    let found = hold(store, &id.value)?;
+    Ok(found.filter(|hold| hold.value.member(action).is_some()))
+}
+
+/// The open question of this digest.
+pub(crate) fn asked(store: &dyn Store, digest: &Digest) -> Result<Option<At<Hold>>, StoreError> {
+    match get::<ApprovalId>(store, ASKS, &digest.hex())? {
+        Some(id) => hold(store, &id.value),
+        None => Ok(None),
+    }
+}
+
+/// How many questions of a session are open.
+pub(crate) fn open_of(store: &dyn Store, session: &str) -> Result<usize, StoreError> {
+    let open = get::<Vec<ApprovalId>>(store, SESSIONS, &session_key(session))?;
+    Ok(open.map_or(0, |open| open.value.len()))
+}
+
+/// A question that was settled lately.
+pub fn past(store: &dyn Store, id: &ApprovalId) -> Result<Option<Past>, StoreError> {
+    Ok(get::<Past>(store, PAST, id.as_str())?.map(|past| past.value))
+}
+
+/// Forgets what was settled before this time. Says how many.
+pub(crate) async fn sweep_past(store: &dyn Store, before: Timestamp) -> Result<usize, StoreError> {
+    let (mut after, mut gone) = (None::<String>, 0);
+    loop {
+        let page = store.entries(&FamilyName::new(PAST)?, "", after.as_deref(), HELD_PAGE.get())?;
+        let mut step = Step::default();
+        for entry in &page.entries {
+            if read::<Past>(entry).is_ok_and(|past| past.value.approval.at < before) {
+                step.delete(PAST, &entry.key, Expect::Version(entry.version))?;
+                gone += 1;
+            }
+        }
+        step.take(store).await?;
+        match page.after {
+            Some(next) => after = Some(next),
+            None => return Ok(gone),
+        }
+    }
+}
+
+/// All questions, the oldest first, page by page.
+pub fn holds(store: &dyn Store, after: Option<&str>) -> Result<(Vec<At<Hold>>, Option<String>), StoreError> {
+    let page = store.entries(&FamilyName::new(HOLDS)?, "", after, HELD_PAGE.get())?;
+    let holds = page.entries.iter().map(read).collect::<Result<_, _>>()?;
+    Ok((holds, page.after))
+}
+
+/// Several changes that are one step.
+#[derive(Default)]
+pub(crate) struct Step(Change);
+
+impl Step {
+    pub(crate) fn put(
+        &mut self,
+        family: &str,
+        key: &str,
+        expect: Expect,
+        value: &impl Serialize,
+    ) -> Result<(), StoreError> {
+        // Plain data with text keys, for which serde_json has no failure.
+        let bytes = serde_json::to_vec(value).unwrap_or_default();
+        let body = if family == HOLDS {
+            NewBody::Sealed(bytes)
+        } else {
+            NewBody::Clear(bytes)
+        };
+        self.swap(family, key, expect, EntryChange::Put(body))
+    }
+
+    pub(crate) fn delete(&mut self, family: &str, key: &str, expect: Expect) -> Result<(), StoreError> {
+        self.swap(family, key, expect, EntryChange::Delete)
+    }
+
+    fn swap(
+        &mut self,
+        family: &str,
+        key: &str,
+        expect: Expect,
+        change: EntryChange,
+    ) -> Result<(), StoreError> {
+        self.0.swaps.push(Swap {
+            family: FamilyName::new(family)?,
+            key: key.to_owned(),
+            expect,
+            change,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn lease(&mut self, lease: Option<LeaseId>) {
+        self.0.leases.extend(lease);
+    }
+
+    pub(crate) fn event(&mut self, topic: Topic, event: NewEvent) {
+        self.0.events.push((topic.into(), event));
+    }
+
+    /// News for everybody who reads the topic of approvals.
+    pub(crate) fn news(
+        &mut self,
+        data: ApprovalData,
+        about: &ActionId,
+        space: &SpaceId,
+        at: (&TraceId, Timestamp),
+    ) {
+        let event = Event::approval(data, about.clone(), space.clone(), at.0.clone(), at.1);
+        let event = NewEvent {
+            event_id: event.id.clone(),
+            time: event.time,
+            trace_id: event.traceid.clone(),
+            action_id: None,
+            body: NewBody::Clear(serde_json::to_vec(&event).unwrap_or_default()),
+        };
+        self.event(Topic::Approvals, event);
+    }
+
+    /// A question in another state.
+    pub(crate) fn hold(&mut self, hold: &Hold, expect: Expect) -> Result<(), StoreError> {
+        self.put(HOLDS, hold.approval_id.as_str(), expect, hold)
+    }
+
+    /// This action waits for this question.
+    pub(crate) fn waits(&mut self, action: &ActionId, hold: &Hold, expect: Expect) -> Result<(), StoreError> {
+        self.put(ACTIONS, action.as_str(), expect, &hold.approval_id)
+    }
+
+    /// This action waits no more.
+    pub(crate) fn waits_no_more(&mut self, action: &ActionId) -> Result<(), StoreError> {
+        self.delete(ACTIONS, action.as_str(), Expect::Any)
+    }
+
+    /// Equal requests can join, and the session has one more.
+    pub(crate) fn open(&mut self, store: &dyn Store, hold: &Hold) -> Result<(), StoreError> {
+        self.put(ASKS, &hold.digest.hex(), Expect::Any, &hold.approval_id)?;
+        self.session(store, hold, |open| open.push(hold.approval_id.clone()))
+    }
+
+    /// Equal requests ask anew, and the session has one less.
+    pub(crate) fn close(&mut self, store: &dyn Store, hold: &Hold) -> Result<(), StoreError> {
+        let key = hold.digest.hex();
+        if let Some(known) = get::<ApprovalId>(store, ASKS, &key)?
+            && known.value == hold.approval_id
+        {
+            self.delete(ASKS, &key, Expect::Version(known.version))?;
+        }
+        self.session(store, hold, |open| open.retain(|id| *id != hold.approval_id))
+    }
+
+    /// The question is gone.
+    pub(crate) fn forget(&mut self, at: &At<Hold>) -> Result<(), StoreError> {
+        self.delete(HOLDS, at.value.approval_id.as_str(), Expect::Version(at.version))
+    }
+
+    /// What became of it, for whoever comes late.
+    pub(crate) fn past(&mut self, hold: &Hold) -> Result<(), StoreError> {
+        let Some(approval) = hold.decided() else {
+            return Ok(());
+        };
+        let request = &hold.decision.request;
+        let past = Past {
+            approval: approval.clone(),
+            action_ids: hold
+                .members
+                .iter()
+                .map(|member| member.action_id.clone())
+                .collect(),
+            tool_id: request.tool_id.clone(),
+            subject_id: request.subject_id.clone(),
+            space_id: request.space_id.clone(),
+            principal: hold.decision.principal.clone(),
+        };
+        self.put(PAST, hold.approval_id.as_str(), Expect::Any, &past)
+    }
+
+    fn session(
+        &mut self,
+        store: &dyn Store,
+        hold: &Hold,
+        edit: impl FnOnce(&mut Vec<ApprovalId>),
+    ) -> Result<(), StoreError> {
+        let key = session_key(&hold.session);
+        let known = get::<Vec<ApprovalId>>(store, SESSIONS, &key)?;
+        let expect = known
+            .as_ref()
+            .map_or(Expect::Absent, |known| Expect::Version(known.version));
+        let before = known.map_or_else(Vec::new, |known| known.value);
+        let mut open = before.clone();
+        edit(&mut open);
+        match (open == before, open.is_empty()) {
+            (true, _) => Ok(()),
+            (false, true) => self.delete(SESSIONS, &key, expect),
+            (false, false) => self.put(SESSIONS, &key, expect, &open),
+        }
+    }
+
+    pub(crate) fn take(self, store: &dyn Store) -> Wait<Changed> {
+        store.change(self.0)
+    }
+}

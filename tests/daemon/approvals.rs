@@ -1,0 +1,481 @@
+//! What waits for a person: put away, decided once, carried out once, and never lost.
+
+use std::sync::Mutex;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, Place, Ran, Reply, Serving, Stall, until, write_note};
+
+/// A place in which a person is asked about every note.
+pub fn asking() -> Place {
+    let place = Place::seeded();
+    let mode = [
+        "policy",
+        "set-mode",
+        "--org",
+        "home",
+        "--tool",
+        "files.write_text",
+        "require_approval",
+    ];
+    assert_eq!(place.effectd(&mode, None).code(), 0);
+    place
+}
+
+/// Asks for a note, and answers the handle of the question.
+#[track_caller]
+pub fn held(daemon: &Daemon, action: &str, name: &str, text: &str) -> String {
+    let view = daemon
+        .post("/v1/actions?wait", &write_note(action, name, text))
+        .json(202);
+    assert_eq!(
+        (&view["state"], &view["outcome"]),
+        (&"held".into(), &"awaiting_approval".into())
+    );
+    view["approval"]["approval_id"].as_str().unwrap().to_owned()
+}
+
+pub fn decide(daemon: &Daemon, id: &str, verb: &str, body: &Value) -> Reply {
+    daemon.post(&format!("/v1/approvals/{id}/{verb}"), body)
+}
+
+fn open(daemon: &Daemon) -> Vec<Value> {
+    daemon.get("/v1/approvals").json(200)["approvals"]
+        .as_array()
+        .unwrap()
+        .clone()
+}
+
+/// How many receipts there are of this action, by the list of all.
+fn receipts_of(place: &Place, action: &str) -> usize {
+    let all = place
+        .effectd(&["receipts", "list", "--limit", "1000", "-o", "json"], None)
+        .json(0);
+    let own = all.as_array().unwrap().iter();
+    own.filter(|receipt| receipt["action_id"] == action).count()
+}
+
+/// What happened on the topic of approvals, without a daemon.
+fn news(place: &Place) -> Vec<Value> {
+    let ran = place.effectd(&["store", "export", "APPROVALS"], None);
+    assert_eq!(ran.code(), 0, "{}", ran.stderr());
+    ran.stdout()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn twenty_people_approve_at_once_and_it_is_done_once() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let id = held(&daemon, "h-1", "h.txt", "hello");
+    assert_eq!(daemon.get("/v1/actions/h-1").json(200)["state"], "held");
+    let question = open(&daemon).remove(0);
+    assert_eq!(question["approval_id"], id.as_str());
+    assert_eq!(question["prompt"]["params"]["path"], "workspace/h.txt");
+    assert!(!place.note("h.txt").exists());
+    let statuses: Mutex<Vec<u16>> = Mutex::default();
+    let waited = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| daemon.get("/v1/actions/h-1/wait?timeout_ms=60000").json(200));
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let reply = decide(&daemon, &id, "approve", &json!({}));
+                if reply.status == 409 {
+                    reply.problem(409, "already_decided");
+                }
+                statuses.lock().unwrap().push(reply.status);
+            });
+        }
+        waiter.join().unwrap()
+    });
+    let mut statuses = statuses.into_inner().unwrap();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [vec![200], vec![409; 19]].concat());
+    assert_eq!(std::fs::read_to_string(place.note("h.txt")).unwrap(), "hello");
+    let receipt = &waited["receipt"];
+    let approval = &receipt["approval"];
+    assert_eq!(receipt["outcome"], "executed");
+    assert_eq!(receipt["decision"]["verdict"], "needs_approval");
+    assert_eq!(
+        (
+            &approval["approval_id"],
+            &approval["verdict"],
+            &approval["authority"],
+            &approval["digest"]
+        ),
+        (
+            &id.as_str().into(),
+            &"once".into(),
+            &"single_user".into(),
+            &question["digest"]
+        )
+    );
+    assert!(approval["by"].as_str().unwrap().starts_with("user://"));
+    // Late ones are told what became of it.
+    decide(&daemon, &id, "deny", &json!({})).problem(409, "already_decided");
+    let past = daemon.get(&format!("/v1/approvals/{id}")).json(200);
+    assert_eq!(
+        (&past["state"], &past["prompt"]),
+        (&"approved".into(), &Value::Null)
+    );
+    decide(&daemon, "nothing", "approve", &json!({})).problem(404, "approval_unknown");
+    // Once is once: another note is another question; the same one is done already.
+    held(&daemon, "h-2", "h.txt", "other");
+    let same = daemon
+        .post("/v1/actions?wait", &write_note("h-3", "h.txt", "hello"))
+        .json(200);
+    assert_eq!((&same["already_done"], &same["receipt"]), (&true.into(), receipt));
+    assert_eq!(receipts_of(&place, "h-1"), 1);
+    assert_eq!(daemon.stop(), 0);
+    let told: Vec<_> = news(&place)
+        .iter()
+        .map(|event| {
+            event["body"]["data"]["what"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .collect();
+    assert_eq!(told, ["requested", "approved", "requested"]);
+}
+
+#[test]
+fn a_no_is_a_receipt_and_wakes_who_waits() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let request = write_note("n-1", "n.txt", "n").to_string();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| place.effectd(&["submit", "--wait", "-o", "json", "-"], Some(&request)));
+        until("a person is asked", || open(&daemon).len() == 1);
+        let id = open(&daemon)[0]["approval_id"].as_str().unwrap().to_owned();
+        let denied = place.effectd(
+            &["approvals", "deny", &id, "--reason", "not today", "-o", "json"],
+            None,
+        );
+        let denied = denied.json(0);
+        assert_eq!(denied["approval"]["state"], "denied");
+        let waited: Ran = waiter.join().unwrap();
+        assert!(
+            waited.stderr().contains("a person must decide"),
+            "{}",
+            waited.stderr()
+        );
+        let view = waited.json(3);
+        assert_eq!(view["receipt"], denied["action"]["receipt"]);
+        let receipt = &view["receipt"];
+        assert_eq!(
+            (&receipt["status"], &receipt["outcome"]),
+            (&"error".into(), &"denied_human".into())
+        );
+        assert_eq!(receipt["error"]["code"], "human_denied");
+        assert!(
+            receipt["error"]["message"]
+                .as_str()
+                .unwrap()
+                .ends_with("not today")
+        );
+        assert_eq!(receipt["approval"]["reason"], "not today");
+        decide(&daemon, &id, "approve", &json!({})).problem(409, "already_decided");
+    });
+    assert!(open(&daemon).is_empty() && !place.note("n.txt").exists());
+    assert_eq!(receipts_of(&place, "n-1"), 1);
+}
+
+#[test]
+fn equal_requests_wait_for_one_answer_and_get_one_receipt() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let id = held(&daemon, "e-1", "e.txt", "e");
+    for action in ["e-2", "e-3", "e-4"] {
+        assert_eq!(held(&daemon, action, "e.txt", "e"), id);
+    }
+    // The same action again is the same action, and another one under its id is not.
+    assert_eq!(held(&daemon, "e-2", "e.txt", "e"), id);
+    daemon
+        .post("/v1/actions?wait", &write_note("e-2", "e.txt", "else"))
+        .problem(409, "action_conflict");
+    // Who asked first withdraws; the others wait on.
+    let gone = daemon.ask("DELETE", "/v1/actions/e-1", &[], "").json(200);
+    assert_eq!(gone["outcome"], "cancelled");
+    let question = open(&daemon).remove(0);
+    assert_eq!(question["action_ids"], json!(["e-2", "e-3", "e-4"]));
+    let decided = decide(&daemon, &id, "approve", &json!({ "digest": question["digest"] })).json(200);
+    let receipt = &decided["action"]["receipt"];
+    assert_eq!(receipt["outcome"], "executed");
+    for action in ["e-3", "e-4"] {
+        let view = daemon
+            .get(&format!("/v1/actions/{action}/wait?timeout_ms=60000"))
+            .json(200);
+        assert_eq!(&view["receipt"], receipt);
+    }
+    assert_eq!(daemon.get("/v1/actions/e-1").json(200)["outcome"], "cancelled");
+    assert_eq!(std::fs::read_to_string(place.note("e.txt")).unwrap(), "e");
+    until("the question is forgotten", || open(&daemon).is_empty());
+    // The last one that waits takes the question with it.
+    held(&daemon, "e-5", "e.txt", "f");
+    daemon.ask("DELETE", "/v1/actions/e-5", &[], "").json(200);
+    assert!(open(&daemon).is_empty());
+}
+
+#[test]
+fn of_thirty_at_once_ten_wait_and_twenty_are_told_to_come_later() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let replies: Mutex<Vec<u16>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for n in 0..30 {
+            let (daemon, replies) = (&daemon, &replies);
+            scope.spawn(move || {
+                let request = write_note(&format!("t-{n}"), &format!("t-{n}"), "t");
+                let reply = daemon.post("/v1/actions?wait", &request);
+                if reply.status == 429 {
+                    let problem = reply.problem(429, "pending_limit");
+                    assert!(problem["receipt"].is_null() && problem["retry_after_ms"].as_u64() > Some(0));
+                }
+                replies.lock().unwrap().push(reply.status);
+            });
+        }
+    });
+    let mut replies = replies.into_inner().unwrap();
+    replies.sort_unstable();
+    assert_eq!(replies, [vec![202; 10], vec![429; 20]].concat());
+    let waiting = open(&daemon);
+    assert_eq!(waiting.len(), 10);
+    // There is room again when one is decided, and who was turned away may come with the same id.
+    let id = waiting[0]["approval_id"].as_str().unwrap();
+    decide(&daemon, id, "deny", &json!({})).json(200);
+    let refused = (0..30)
+        .map(|n| format!("t-{n}"))
+        .find(|action| daemon.get(&format!("/v1/actions/{action}")).status == 404);
+    let refused = refused.unwrap();
+    held(&daemon, &refused, &refused, "t");
+}
+
+#[test]
+fn what_nobody_decides_in_time_ends_by_itself() {
+    let place = asking();
+    let soon = [
+        "--set",
+        "approvals.unattended_ms_max=300",
+        "--set",
+        "pipeline.sweep_every_ms=50",
+    ];
+    let daemon = place.serve(&soon);
+    let id = held(&daemon, "x-1", "x.txt", "x");
+    let view = daemon.get("/v1/actions/x-1/wait?timeout_ms=60000").json(200);
+    let receipt = &view["receipt"];
+    assert_eq!(
+        (&view["outcome"], &receipt["error"]["code"]),
+        (&"expired".into(), &"approval_expired".into())
+    );
+    assert_eq!(
+        (&receipt["approval"]["by"], &receipt["approval"]["verdict"]),
+        (&"clock".into(), &"expired".into())
+    );
+    decide(&daemon, &id, "approve", &json!({})).problem(410, "approval_expired");
+    daemon.kill();
+    // And when nobody sweeps.
+    let daemon = place.serve(&["--set", "approvals.unattended_ms_max=1"]);
+    let id = held(&daemon, "x-2", "x.txt", "x");
+    until("a moment has passed", || {
+        decide(&daemon, &id, "approve", &json!({})).status == 410
+    });
+    assert_eq!(daemon.get("/v1/actions/x-2").json(200)["outcome"], "expired");
+    held(&daemon, "x-3", "x.txt", "x");
+    until("looking is enough", || {
+        daemon.get("/v1/actions/x-3").json(200)["outcome"] == "expired"
+    });
+    assert!(!place.note("x.txt").exists());
+    assert_eq!(
+        (
+            receipts_of(&place, "x-1"),
+            receipts_of(&place, "x-2"),
+            receipts_of(&place, "x-3")
+        ),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn who_sits_at_a_terminal_is_expected_within_minutes_others_within_a_day() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let lasts = |action: &str, headers: &[(&str, &str)]| {
+        let request = write_note(action, action, "t").to_string();
+        let view = daemon
+            .ask("POST", "/v1/actions?wait", headers, &request)
+            .json(202);
+        let id = view["approval"]["approval_id"].as_str().unwrap().to_owned();
+        let question = daemon.get(&format!("/v1/approvals/{id}")).json(200);
+        let time = |name: &str| {
+            question[name]
+                .as_str()
+                .unwrap()
+                .parse::<effectd::contracts::Timestamp>()
+                .unwrap()
+        };
+        time("expires_at").duration_since(time("asked_at")).as_secs()
+    };
+    assert_eq!(lasts("i-1", &[("Effectd-Interactive", "true")]), 300);
+    assert_eq!(lasts("i-2", &[]), 86_400);
+}
+
+#[test]
+fn what_changed_since_the_question_is_asked_again_and_a_revoked_consent_denies() {
+    let place = asking();
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    std::fs::write(place.note("c.txt"), "before").unwrap();
+    let daemon = place.serve(&[]);
+    let first = held(&daemon, "c-1", "c.txt", "after");
+    std::fs::write(place.note("c.txt"), "somebody else was here").unwrap();
+    let decided = decide(&daemon, &first, "approve", &json!({})).json(202);
+    let second = decided["action"]["approval"]["approval_id"].as_str().unwrap();
+    assert_ne!(second, first);
+    assert_eq!(
+        std::fs::read_to_string(place.note("c.txt")).unwrap(),
+        "somebody else was here"
+    );
+    let question = daemon.get(&format!("/v1/approvals/{second}")).json(200);
+    assert_eq!(
+        (&question["prompt"]["round"], &question["state"]),
+        (&2.into(), &"pending".into())
+    );
+    assert!(
+        question["prompt"]["because"]
+            .as_str()
+            .unwrap()
+            .contains("has changed")
+    );
+    decide(&daemon, second, "approve", &json!({ "digest": "hmac-sha256:00" })).problem(409, "ask_changed");
+    let decided = decide(&daemon, second, "approve", &json!({})).json(200);
+    assert_eq!(decided["action"]["outcome"], "executed");
+    assert_eq!(std::fs::read_to_string(place.note("c.txt")).unwrap(), "after");
+
+    let id = held(&daemon, "c-2", "c2.txt", "x");
+    let consent = [
+        "policy",
+        "revoke-consent",
+        "--subject",
+        "agent://planner@deviceA",
+        "--space",
+        "shared:household",
+        "--purpose",
+        "tool:files.write_text",
+    ];
+    assert_eq!(place.effectd(&consent, None).code(), 0);
+    let decided = decide(&daemon, &id, "approve", &json!({})).json(200);
+    let receipt = &decided["action"]["receipt"];
+    assert_eq!(
+        (&receipt["outcome"], &receipt["error"]["gate"]),
+        (&"denied_policy".into(), &"consent".into())
+    );
+    assert_eq!(receipt["approval"]["verdict"], "once");
+    assert!(!place.note("c2.txt").exists());
+    assert_eq!((receipts_of(&place, "c-1"), receipts_of(&place, "c-2")), (1, 1));
+}
+
+#[test]
+fn a_question_survives_a_kill_and_its_answer_is_carried_out_once() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let id = held(&daemon, "s-1", "s.txt", "s");
+    daemon
+        .post("/v1/actions", &write_note("s-2", "s.txt", "s"))
+        .json(202);
+    until("the equal one has joined", || {
+        open(&daemon)[0]["action_ids"] == json!(["s-1", "s-2"])
+    });
+    daemon.kill();
+    // Also without a daemon it is seen, and decided.
+    let status = place.effectd(&["status", "s-2", "-o", "json"], None).json(4);
+    assert_eq!(status["approval"]["approval_id"], id.as_str());
+    let listed = place.effectd(&["approvals", "list", "-o", "json"], None).json(0);
+    assert_eq!(listed[0]["action_ids"], json!(["s-1", "s-2"]));
+    let shown = place.effectd(&["approvals", "show", &id], None);
+    assert!(
+        shown.stdout().contains("path = workspace/s.txt"),
+        "{}",
+        shown.stdout()
+    );
+    let approved = place
+        .effectd(&["approvals", "approve", &id, "-o", "json"], None)
+        .json(0);
+    assert_eq!(approved["approval"]["state"], "approved");
+    assert_eq!(place.effectd(&["approvals", "approve", &id], None).code(), 1);
+    assert!(!place.note("s.txt").exists());
+    let daemon = place.serve(&[]);
+    let one = daemon.get("/v1/actions/s-1/wait?timeout_ms=60000").json(200);
+    let two = daemon.get("/v1/actions/s-2/wait?timeout_ms=60000").json(200);
+    assert_eq!(
+        (&one["outcome"], &one["receipt"]),
+        (&"executed".into(), &two["receipt"])
+    );
+    assert_eq!(std::fs::read_to_string(place.note("s.txt")).unwrap(), "s");
+    assert_eq!(receipts_of(&place, "s-1"), 1);
+}
+
+/// Kills the daemon with `kill -9` while it stands at a point, and answers the next one.
+fn killed_at(place: &Place, point: &'static str, work: impl FnOnce(&Daemon) + Send) -> Daemon {
+    let daemon = place.serve_stalling(Stall(point), &[]);
+    let name = point.split(':').next().unwrap();
+    std::thread::scope(|scope| {
+        let daemon = &daemon;
+        scope.spawn(move || work(daemon));
+        until("the daemon stands at its point", || {
+            place.log().contains(&format!("\"failpoint\":\"{name}\""))
+        });
+        daemon.signal(Signal::SIGKILL);
+    });
+    assert_eq!(daemon.wait(), -1);
+    place.serve(&[])
+}
+
+#[test]
+fn whatever_is_killed_a_question_has_one_answer_and_an_action_one_receipt() {
+    let note = |action: &str| write_note(action, "k.txt", "k");
+    for (point, waits) in [("held.before_park", false), ("held.after_park", true)] {
+        let place = asking();
+        let daemon = killed_at(&place, point, |daemon| {
+            daemon.post("/v1/actions?wait", &note("k-1"));
+        });
+        // Who was not answered asks again; it is one question either way.
+        assert_eq!(open(&daemon).len(), usize::from(waits), "{point}");
+        let id = held(&daemon, "k-1", "k.txt", "k");
+        assert_eq!(open(&daemon).len(), 1, "{point}");
+        decide(&daemon, &id, "approve", &json!({})).json(200);
+        assert_eq!(receipts_of(&place, "k-1"), 1, "{point}");
+    }
+    for (point, verb, outcome) in [
+        ("held.before_decide", "approve", None),
+        ("held.after_decide", "approve", Some("executed")),
+        ("held.before_end", "deny", Some("denied_human")),
+        ("recorder.before_commit", "deny", Some("denied_human")),
+        ("recorder.after_commit", "deny", Some("denied_human")),
+        ("executor.after_child", "approve", Some("executed")),
+        ("recorder.after_commit", "approve", Some("executed")),
+    ] {
+        let place = asking();
+        let daemon = place.serve(&[]);
+        let id = held(&daemon, "k-2", "k.txt", "k");
+        daemon.kill();
+        let daemon = killed_at(&place, point, |daemon| {
+            decide(daemon, &id, verb, &json!({}));
+        });
+        match outcome {
+            None => {
+                assert_eq!(open(&daemon).len(), 1, "{point}");
+                decide(&daemon, &id, "approve", &json!({})).json(200);
+            }
+            Some(outcome) => {
+                let view = daemon.get("/v1/actions/k-2/wait?timeout_ms=60000").json(200);
+                assert_eq!(view["outcome"], outcome, "{point}");
+                decide(&daemon, &id, "approve", &json!({})).problem(409, "already_decided");
+            }
+        }
+        until("nothing is left over", || open(&daemon).is_empty());
+        assert_eq!(place.note("k.txt").exists(), verb == "approve", "{point}");
+        assert_eq!(receipts_of(&place, "k-2"), 1, "{point}");
+    }
+}

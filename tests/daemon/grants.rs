@@ -1,0 +1,369 @@
+//! Who may decide, and what else a yes may be to: grants with a budget, standing approvals, other parameters.
+
+use std::os::unix::process::CommandExt;
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use crate::approvals::{asking, decide, held};
+use crate::harness::{NOBODY, Place, Ran, Serving, not_run, write_note};
+
+const SESSION: &str = "agent:agent://planner@deviceA";
+
+fn grants(place: &Place, arguments: &[&str]) -> Ran {
+    place.effectd(&[&["grants"], arguments, &["-o", "json"]].concat(), None)
+}
+
+#[test]
+fn a_grant_of_seven_calls_lets_seven_of_a_hundred_through() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let made = grants(
+        &place,
+        &[
+            "create",
+            "--org",
+            "home",
+            "--tool",
+            "files.write_text",
+            "--calls",
+            "7",
+        ],
+    );
+    let id = made.json(0)["grant_id"].as_str().unwrap().to_owned();
+    let replies: Mutex<Vec<(u16, Value)>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for worker in 0..20 {
+            let (daemon, replies) = (&daemon, &replies);
+            scope.spawn(move || {
+                for n in 0..5 {
+                    let name = format!("g-{worker}-{n}");
+                    let reply = daemon.post("/v1/actions?wait", &write_note(&name, &name, "g"));
+                    let body = serde_json::from_str(&reply.body).unwrap();
+                    replies.lock().unwrap().push((reply.status, body));
+                }
+            });
+        }
+    });
+    let replies = replies.into_inner().unwrap();
+    let count = |status: u16| replies.iter().filter(|(told, _)| *told == status).count();
+    assert_eq!((count(200), count(202), count(429)), (7, 10, 83));
+    for (_, view) in replies.iter().filter(|(status, _)| *status == 200) {
+        let approval = &view["receipt"]["approval"];
+        assert_eq!(
+            (&approval["grant_id"], &approval["by"], &approval["verdict"]),
+            (
+                &id.as_str().into(),
+                &format!("grant:{id}").into(),
+                &"grant".into()
+            )
+        );
+        // The cascade's own word stays what it was.
+        assert_eq!(view["receipt"]["decision"]["mode"], "require_approval");
+    }
+    let listed = grants(&place, &["list"]).json(0);
+    assert_eq!(
+        (&listed[0]["calls_used"], &listed[0]["state"]),
+        (&7.into(), &"used_up".into())
+    );
+    assert_eq!(std::fs::read_dir(place.path("workspace")).unwrap().count(), 7);
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_grant_is_for_its_tool_its_session_and_its_time_and_ends_when_it_is_taken_back() {
+    let place = asking();
+    let daemon = place.serve(&["--set", "pipeline.sweep_every_ms=100"]);
+    let create = |more: &[&str]| {
+        let made = grants(&place, &[&["create", "--org", "home"], more].concat());
+        made.json(0)["grant_id"].as_str().unwrap().to_owned()
+    };
+    let mut number = 0;
+    let mut passes = || {
+        number += 1;
+        let name = format!("f-{number}");
+        let reply = daemon.post("/v1/actions?wait", &write_note(&name, &name, "f"));
+        if reply.status == 202 {
+            daemon
+                .ask("DELETE", &format!("/v1/actions/{name}"), &[], "")
+                .json(200);
+        }
+        reply.status == 200
+    };
+    for other in [
+        &["--tool", "files.copy"][..],
+        &["--tool", "core.*"],
+        &["--tool", "files.write_text", "--session", "agent:somebody-else"],
+        &["--tool", "*", "--for", "0"],
+    ] {
+        create(other);
+        assert!(!passes(), "{other:?}");
+    }
+    let elsewhere = grants(&place, &["create", "--org", "work", "--tool", "*"]);
+    assert_eq!(elsewhere.code(), 0);
+    assert!(!passes(), "another organisation");
+    for covering in [
+        &["--tool", "files.write_text", "--session", SESSION][..],
+        &["--tool", "files.*"],
+        &["--tool", "*"],
+    ] {
+        let id = create(covering);
+        assert!(passes() && passes(), "{covering:?}");
+        assert_eq!(grants(&place, &["revoke", &id]).json(0)["state"], "revoked");
+        assert!(!passes(), "{covering:?}");
+    }
+    for bad in ["fil*", "*.write_text", "files.*x"] {
+        assert_eq!(
+            grants(&place, &["create", "--org", "home", "--tool", bad]).code(),
+            2,
+            "{bad}"
+        );
+    }
+    // What is over is removed, by and by.
+    crate::harness::until("what is over is gone", || {
+        let left = grants(&place, &["list"]).json(0);
+        left.as_array()
+            .unwrap()
+            .iter()
+            .all(|grant| grant["state"] == "active")
+    });
+    assert_eq!(grants(&place, &["revoke", "nothing"]).code(), 1);
+}
+
+#[test]
+fn no_grant_stands_in_where_a_person_is_wanted_for_each_call() {
+    let place = asking();
+    // Band AMBER: each call is confirmed.
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let daemon = place.serve(&[]);
+    assert_eq!(
+        grants(&place, &["create", "--org", "home", "--tool", "*"]).code(),
+        0
+    );
+    let passed = daemon.post("/v1/actions?wait", &write_note("b-0", "b.txt", "0"));
+    assert_eq!(passed.status, 200);
+    let amber = text
+        .replace("band = \"GREEN\"", "band = \"AMBER\"")
+        .split("[example_tools")
+        .next()
+        .unwrap()
+        .to_owned();
+    std::fs::write(&policy, amber).unwrap();
+    assert_eq!(place.effectd(&["policy", "reload"], None).code(), 0);
+    let id = held(&daemon, "b-1", "b.txt", "1");
+    let question = daemon.get(&format!("/v1/approvals/{id}")).json(200);
+    assert_eq!(question["prompt"]["grant_allowed"], false);
+    decide(&daemon, &id, "approve", &json!({ "how": "grant" })).problem(403, "may_not_decide");
+    decide(&daemon, &id, "approve", &json!({ "how": "always" })).problem(403, "may_not_decide");
+    assert_eq!(
+        decide(&daemon, &id, "approve", &json!({})).json(200)["action"]["outcome"],
+        "executed"
+    );
+}
+
+#[test]
+fn a_yes_may_be_to_some_more_or_to_all_and_what_that_changes_is_told_first() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let post = |action: &str| daemon.post("/v1/actions?wait", &write_note(action, action, "m"));
+    let id = held(&daemon, "m-1", "m-1", "m");
+    let body = json!({ "how": "grant", "calls_max": 2, "lasts_s": 3600 });
+    let decided = decide(&daemon, &id, "approve", &body).json(200);
+    let grant = decided["grant"]["grant_id"].clone();
+    assert_eq!(decided["grant"]["session"], SESSION);
+    assert_eq!(decided["action"]["receipt"]["approval"]["grant_id"], grant);
+    // Who lost makes no grant.
+    decide(&daemon, &id, "approve", &body).problem(409, "already_decided");
+    assert_eq!(
+        daemon.get("/v1/grants").json(200)["grants"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!((post("m-2").status, post("m-3").status), (200, 200));
+    let id = held(&daemon, "m-4", "m-4", "m");
+    let change = daemon.get(&format!("/v1/approvals/{id}/always")).json(200);
+    assert_eq!(
+        (&change["org"], &change["tool"]),
+        (&"home".into(), &"files.write_text".into())
+    );
+    assert_eq!((&change["asked"], &change["covered"]), (&3.into(), &3.into()));
+    let asked = place.effectd(&["approvals", "approve", &id, "--always"], None);
+    assert!(
+        asked.code() == 1 && asked.stderr().contains("3 of the last 3"),
+        "{}",
+        asked.stderr()
+    );
+    let meant = place
+        .effectd(
+            &["approvals", "approve", &id, "--always", "--yes", "-o", "json"],
+            None,
+        )
+        .json(0);
+    assert_eq!(meant["action"]["receipt"]["approval"]["verdict"], "always");
+    let allowed = post("m-5").json(200);
+    assert!(allowed["receipt"]["approval"].is_null());
+    assert_eq!(allowed["receipt"]["decision"]["mode_source"], "org_default");
+}
+
+#[test]
+fn a_person_may_change_the_parameters_and_the_receipt_has_both_digests() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let id = held(&daemon, "p-1", "p.txt", "as the planner has it");
+    let params =
+        |path: &str, text: &str| json!({ "path": path, "text": text, "space_id": "shared:household" });
+    decide(&daemon, &id, "approve", &json!({ "params": { "path": 7 } })).problem(400, "params_invalid");
+    let elsewhere = json!({ "path": "workspace/p.txt", "text": "x", "space_id": "private:bob" });
+    decide(&daemon, &id, "approve", &json!({ "params": elsewhere })).problem(403, "policy_denied");
+    std::fs::write(
+        place.path("edited.json"),
+        params("workspace/q.txt", "as the person has it").to_string(),
+    )
+    .unwrap();
+    let edited = place
+        .effectd(
+            &["approvals", "approve", &id, "--edit", "edited.json", "-o", "json"],
+            None,
+        )
+        .json(0);
+    let receipt = &edited["action"]["receipt"];
+    assert_eq!(receipt["outcome"], "executed");
+    let digest = &receipt["approval"]["edited_request_digest"];
+    assert!(digest.as_str().unwrap().starts_with("hmac-sha256:") && *digest != receipt["request_digest"]);
+    assert_eq!(
+        std::fs::read_to_string(place.note("q.txt")).unwrap(),
+        "as the person has it"
+    );
+    assert!(!place.note("p.txt").exists());
+    // The planner's request is still the one that this id stands for.
+    let again = daemon
+        .post(
+            "/v1/actions?wait",
+            &write_note("p-1", "p.txt", "as the planner has it"),
+        )
+        .json(200);
+    assert_eq!(
+        (&again["receipt"], &again["already_done"]),
+        (receipt, &true.into())
+    );
+    daemon
+        .post(
+            "/v1/actions?wait",
+            &write_note("p-1", "q.txt", "as the person has it"),
+        )
+        .problem(409, "action_conflict");
+}
+
+#[test]
+fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants() {
+    use std::os::unix::fs::PermissionsExt;
+    if !nix::unistd::geteuid().is_root() {
+        return not_run("nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants");
+    }
+    let place = asking();
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let name = nix::unistd::User::from_uid(NOBODY.into()).unwrap().unwrap().name;
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let roles = |root: &str| {
+        let people = format!(
+            "[principals.\"user://{name}\"]\nsubjects = [\"agent://planner@deviceA\"]\nactors = [\"alice\"]\n\n\
+             [principals.\"user://root\"]\n{root}\n\n[roles.planner]"
+        );
+        let begin = text.find("[principals").unwrap();
+        let end = text.find("[roles.planner]").unwrap();
+        let rest = text[end + "[roles.planner]".len()..]
+            .split("[example_tools")
+            .next()
+            .unwrap()
+            .to_owned();
+        std::fs::write(&policy, format!("{}{people}{rest}", &text[..begin])).unwrap();
+    };
+    roles("subjects = []\nroles = [\"approver\"]");
+    let socket = place.path("shared.sock");
+    let socket = socket.to_str().unwrap();
+    let _daemon = place.serve(&["--socket", socket, "--set", "gateway.socket_mode=0660"]);
+    let run = |uid: u32, arguments: &[&str], input: &str| {
+        let mut command = place.command(arguments);
+        command.args(["--socket", socket]);
+        if uid != 0 {
+            // Of the daemon's group, so that it may connect.
+            command.uid(uid).gid(0);
+        }
+        let mut child = command.spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+        Ran(child.wait_with_output().unwrap())
+    };
+    let note = |action: &str| write_note(action, action, "r").to_string();
+    // An approver is no planner.
+    let own = run(0, &["run", "-", "-o", "json"], &note("r-0"));
+    assert_eq!(own.json(3)["error"]["gate"], "rbac", "{}", own.stderr());
+    let asked = run(NOBODY, &["submit", "--jsonl", "-o", "jsonl", "-"], &note("r-1"));
+    assert_eq!(asked.code(), 0, "{}", asked.stderr());
+    let mut id = String::new();
+    crate::harness::until("a person is asked", || {
+        let listed = run(NOBODY, &["approvals", "list", "-o", "json"], "").json(0);
+        id = listed[0]["approval_id"].as_str().unwrap_or_default().to_owned();
+        !id.is_empty()
+    });
+    let denied = run(NOBODY, &["approvals", "approve", &id], "");
+    assert!(
+        denied.code() == 3 && denied.stderr().contains("is no approver"),
+        "{}",
+        denied.stderr()
+    );
+    // An approver that speaks for the subject does not decide, either.
+    roles("subjects = [\"agent://*\"]\nroles = [\"planner\", \"approver\"]");
+    assert_eq!(run(0, &["policy", "reload"], "").code(), 0);
+    let denied = run(0, &["approvals", "approve", &id], "");
+    assert!(
+        denied.code() == 3 && denied.stderr().contains("speaks for"),
+        "{}",
+        denied.stderr()
+    );
+    roles("subjects = []\nroles = [\"approver\"]");
+    assert_eq!(run(0, &["policy", "reload"], "").code(), 0);
+    // A planner can only ask for a grant, and an approver grants no more than a session.
+    let wish = ["--org", "home", "--tool", "files.write_text", "-o", "json"];
+    let made = run(NOBODY, &[&["grants", "create"][..], &wish].concat(), "");
+    assert_eq!(made.code(), 3, "{}", made.stderr());
+    let asked = run(NOBODY, &[&["grants", "request"][..], &wish].concat(), "").json(0);
+    let grant = asked["grant_id"].as_str().unwrap();
+    assert_eq!(asked["state"], "requested");
+    assert_eq!(run(0, &["grants", "create", "--from", grant], "").code(), 3);
+    let wide = run(0, &["approvals", "approve", &id, "--grant", "--org"], "");
+    assert_eq!(wide.code(), 3, "{}", wide.stderr());
+    let decided = run(
+        0,
+        &[
+            "approvals",
+            "approve",
+            &id,
+            "--grant",
+            "--calls",
+            "1",
+            "-o",
+            "json",
+        ],
+        "",
+    )
+    .json(0);
+    let approval = &decided["action"]["receipt"]["approval"];
+    assert_eq!(
+        (&approval["authority"], &approval["by"]),
+        (&"separate".into(), &"user://root".into())
+    );
+    // An administrator may.
+    roles("subjects = []\nroles = [\"admin\"]");
+    assert_eq!(run(0, &["policy", "reload"], "").code(), 0);
+    let active = run(0, &["grants", "create", "--from", grant, "-o", "json"], "").json(0);
+    assert_eq!(
+        (&active["state"], &active["activated_by"]),
+        (&"active".into(), &"user://root".into())
+    );
+    let done = run(NOBODY, &["submit", "--wait", "-o", "json", "-"], &note("r-2"));
+    assert_eq!(done.json(0)["outcome"], "executed");
+}
