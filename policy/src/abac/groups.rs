@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
-use cedar_policy::{Policy, PolicySet};
+use cedar_policy::{Effect, Policy, PolicyId, PolicySet};
 
 use super::circumstances::{Field, Needs, Seen, Value};
-use super::sieve::Sieve;
+use super::sieve::{Applies, Sieve};
 
 /// Rules that are asked together.
 #[derive(Default)]
@@ -19,15 +19,31 @@ pub(crate) struct Asked {
     pub(crate) needs: Needs,
 }
 
+/// What is known of a request before Cedar is asked, and what is not.
+#[derive(Default)]
+pub(crate) struct Found<'g> {
+    /// Rules that certainly apply.
+    pub(crate) apply: Vec<(Effect, &'g PolicyId)>,
+    /// Rules that Cedar has to be asked about.
+    pub(crate) ask: Vec<&'g Asked>,
+}
+
 /// Rules with a condition in common.
 #[derive(Default)]
 struct Group {
-    /// Those that the condition alone decides about.
+    /// Those of which only Cedar can say more.
     plain: Asked,
-    /// Those that a closer look may leave out, one by one.
-    sieved: Vec<(Sieve, Asked)>,
+    /// Those that a closer look may decide about, one by one.
+    sieved: Vec<Sieved>,
     /// All of them. To ask many at once is cheaper than one by one.
     all: Asked,
+}
+
+struct Sieved {
+    sieve: Sieve,
+    effect: Effect,
+    id: PolicyId,
+    alone: Asked,
 }
 
 /// All rules, in groups.
@@ -57,7 +73,12 @@ impl Groups {
         if sieve.is_useful() {
             let mut alone = Asked::default();
             alone.add(rule, needs)?;
-            group.sieved.push((sieve, alone));
+            group.sieved.push(Sieved {
+                sieve,
+                effect: rule.effect(),
+                id: rule.id().clone(),
+                alone,
+            });
             Ok(())
         } else {
             group.plain.add(rule, needs)
@@ -87,8 +108,8 @@ impl Groups {
         &mut self.always
     }
 
-    /// The rules that could apply to a request.
-    pub(crate) fn of(&self, seen: &Seen<'_>) -> Vec<&Asked> {
+    /// The rules that apply to a request, and those that could.
+    pub(crate) fn of(&self, seen: &Seen<'_>) -> Found<'_> {
         let mut groups = vec![&self.always];
         groups.extend(self.by_subject.get(seen.subject()));
         groups.extend(self.by_space.get(seen.space().as_str()));
@@ -103,23 +124,29 @@ impl Groups {
         roles.sort_unstable();
         roles.dedup();
         groups.extend(roles.into_iter().filter_map(|role| self.by_role.get(role)));
-        let mut asked = Vec::new();
-        groups.into_iter().for_each(|group| group.ask(seen, &mut asked));
-        asked
+        let mut found = Found::default();
+        groups.into_iter().for_each(|group| group.look(seen, &mut found));
+        found
     }
 }
 
 impl Group {
-    fn ask<'g>(&'g self, seen: &Seen<'_>, asked: &mut Vec<&'g Asked>) {
-        let begin = asked.len();
-        let kept = self.sieved.iter().filter(|(sieve, _)| !sieve.leaves_out(seen));
-        asked.extend(kept.map(|(_, alone)| alone));
-        let kept = asked.len() - begin;
-        if kept > 1 && 2 * kept > self.sieved.len() {
-            asked.truncate(begin);
-            asked.push(&self.all);
+    fn look<'g>(&'g self, seen: &Seen<'_>, found: &mut Found<'g>) {
+        let (applied, asked) = (found.apply.len(), found.ask.len());
+        for rule in &self.sieved {
+            match rule.sieve.look(seen) {
+                Applies::No => {}
+                Applies::Yes => found.apply.push((rule.effect, &rule.id)),
+                Applies::CannotTell => found.ask.push(&rule.alone),
+            }
+        }
+        let unclear = found.ask.len() - asked;
+        if unclear > 1 && 2 * unclear > self.sieved.len() {
+            found.apply.truncate(applied);
+            found.ask.truncate(asked);
+            found.ask.push(&self.all);
         } else if !self.plain.rules.is_empty() {
-            asked.push(&self.plain);
+            found.ask.push(&self.plain);
         }
     }
 }

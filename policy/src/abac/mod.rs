@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use cedar_policy::{
-    Authorizer, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
+    Authorizer, Decision, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
     Request, RestrictedExpression, Schema, ValidationMode, Validator,
 };
 use effectd_contracts::{RiskLevel, SpaceId};
@@ -27,7 +27,9 @@ use crate::risk::Risk;
 use crate::source::SourceFile;
 
 use circumstances::{Needs, Seen, subject_kind};
-use groups::{Asked, Groups};
+#[cfg(test)]
+use groups::Asked;
+use groups::{Found, Groups};
 
 /// What rules may look at.
 pub const CEDAR_SCHEMA: &str = include_str!("../../schema/effectd.cedarschema");
@@ -178,22 +180,30 @@ impl Abac {
     }
 
     /// A failure of any rule is a failure; then any rule that forbids goes before every rule that permits.
-    fn ask_these(&self, rules: &[&Asked], seen: &Seen<'_>) -> AbacAnswer {
-        let needs = rules.iter().map(|asked| asked.needs);
-        let request = match self.request(seen, needs.fold(Needs::default(), Needs::and)) {
-            Ok(request) => request,
-            Err(message) => return AbacAnswer::Failed { message },
-        };
+    fn ask_these(&self, found: &Found<'_>, seen: &Seen<'_>) -> AbacAnswer {
         let (mut permits, mut forbids, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-        for asked in rules {
-            let response = self
-                .authorizer
-                .is_authorized(&request, &asked.rules, &self.entities);
-            failures.extend(response.diagnostics().errors().map(ToString::to_string));
-            let rules = response.diagnostics().reason().map(|id| self.cite(id));
-            match response.decision() {
-                Decision::Allow => permits.extend(rules),
-                Decision::Deny => forbids.extend(rules),
+        for (effect, id) in &found.apply {
+            match effect {
+                Effect::Permit => permits.push(self.cite(id)),
+                Effect::Forbid => forbids.push(self.cite(id)),
+            }
+        }
+        if !found.ask.is_empty() {
+            let needs = found.ask.iter().map(|asked| asked.needs);
+            let request = match self.request(seen, needs.fold(Needs::default(), Needs::and)) {
+                Ok(request) => request,
+                Err(message) => return AbacAnswer::Failed { message },
+            };
+            for asked in &found.ask {
+                let response = self
+                    .authorizer
+                    .is_authorized(&request, &asked.rules, &self.entities);
+                failures.extend(response.diagnostics().errors().map(ToString::to_string));
+                let rules = response.diagnostics().reason().map(|id| self.cite(id));
+                match response.decision() {
+                    Decision::Allow => permits.extend(rules),
+                    Decision::Deny => forbids.extend(rules),
+                }
             }
         }
         permits.sort();

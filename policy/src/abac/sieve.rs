@@ -1,11 +1,12 @@
-//! A quick look at a rule before Cedar's thorough one, to leave out rules that certainly do not apply.
+//! A quick look at a rule before Cedar's thorough one, which spares that one where the answer is certain.
 //!
 //! Of 200 rules, a request usually concerns a handful, and Cedar takes a good part of a microsecond to find that out for
-//! each of the others. A sieve knows the rule's scope and the parts of its conditions that are plain comparisons. It answers
-//! only when it is certain: whatever it does not understand, or what could fail in Cedar, is "cannot tell", and whatever
-//! comes after that is not looked at either, because Cedar reads conditions from left to right and a failure there counts.
-//! So a rule that is left out would have been false without a failure, and leaving it out changes no answer. That a rule
-//! applies is never decided here.
+//! each of the others; where it is asked once in a while, most of its code and data have to be fetched from memory anew,
+//! which takes far longer. A sieve knows the rule's scope and the parts of its conditions that are plain comparisons. It
+//! answers only when it is certain: whatever it does not understand, or what could fail in Cedar, is "cannot tell", and
+//! whatever comes after that is not looked at either, because Cedar reads conditions from left to right and a failure there
+//! counts. So a rule that is left out would have been false without a failure, and one that is said to apply would have been
+//! true without one: asking Cedar about either would change no answer.
 
 use cedar_policy::{ActionConstraint, EntityUid, Policy, PrincipalConstraint, ResourceConstraint};
 use effectd_contracts::RiskLevel;
@@ -13,6 +14,17 @@ use serde_json::Value as Json;
 
 use super::circumstances::{EFFECTS_PLACE, Field, Seen, Value};
 use crate::glob::Glob;
+
+/// Whether a rule applies to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Applies {
+    /// Certainly not.
+    No,
+    /// Certainly.
+    Yes,
+    /// Cedar has to be asked.
+    CannotTell,
+}
 
 /// What is known of one rule.
 #[derive(Debug)]
@@ -29,6 +41,8 @@ pub(crate) struct Scope {
     pub(crate) space: Option<String>,
     space_class: Option<String>,
     levels: Option<Vec<RiskLevel>>,
+    /// Some of the head is not understood: more may be asked for than stands here.
+    open: bool,
 }
 
 /// An expression of a condition.
@@ -109,16 +123,24 @@ impl Sieve {
         None
     }
 
-    /// Whether there are requests that it would leave the rule out for, beside those that the scope's subject, role or
-    /// space leaves out already.
+    /// Whether there are requests for which it is certain, beside those that the scope's subject, role or space leaves out
+    /// already.
     pub(crate) fn is_useful(&self) -> bool {
-        let open = matches!(self.conditions, Expr::Unknown | Expr::Truth(true));
-        !open || self.scope.levels.is_some() || self.scope.space_class.is_some() || self.scope.space.is_some()
+        let scope = &self.scope;
+        let told = scope.levels.is_some() || scope.space_class.is_some() || scope.space.is_some();
+        told || self.conditions != Expr::Unknown
     }
 
-    /// Whether the rule certainly does not apply.
-    pub(crate) fn leaves_out(&self, seen: &Seen<'_>) -> bool {
-        !self.scope.allows(seen) || self.conditions.evaluate(seen) == Some(Value::Truth(false))
+    /// Whether the rule applies.
+    pub(crate) fn look(&self, seen: &Seen<'_>) -> Applies {
+        if !self.scope.allows(seen) {
+            return Applies::No;
+        }
+        match self.conditions.evaluate(seen) {
+            Some(Value::Truth(false)) => Applies::No,
+            Some(Value::Truth(true)) if !self.scope.open => Applies::Yes,
+            Some(Value::Truth(true) | Value::Text(_) | Value::Number(_)) | None => Applies::CannotTell,
+        }
     }
 }
 
@@ -129,24 +151,43 @@ impl Scope {
         };
         let mut scope = Self::default();
         match rule.principal_constraint() {
-            PrincipalConstraint::Eq(uid) => scope.subject = named(&uid, "Subject"),
-            PrincipalConstraint::In(uid) | PrincipalConstraint::IsIn(_, uid) => {
-                scope.role = named(&uid, "Role")
+            PrincipalConstraint::Eq(uid) => {
+                scope.subject = named(&uid, "Subject");
+                scope.open |= scope.subject.is_none();
             }
-            PrincipalConstraint::Any | PrincipalConstraint::Is(_) => {}
+            PrincipalConstraint::In(uid) => {
+                scope.role = named(&uid, "Role");
+                scope.open |= scope.role.is_none();
+            }
+            PrincipalConstraint::IsIn(_, uid) => {
+                scope.role = named(&uid, "Role");
+                scope.open = true;
+            }
+            PrincipalConstraint::Is(_) => scope.open = true,
+            PrincipalConstraint::Any => {}
         }
         match rule.resource_constraint() {
-            ResourceConstraint::Eq(uid) => scope.space = named(&uid, "Space"),
-            ResourceConstraint::In(uid) | ResourceConstraint::IsIn(_, uid) => {
-                scope.space_class = named(&uid, "SpaceClass");
+            ResourceConstraint::Eq(uid) => {
+                scope.space = named(&uid, "Space");
+                scope.open |= scope.space.is_none();
             }
-            ResourceConstraint::Any | ResourceConstraint::Is(_) => {}
+            ResourceConstraint::In(uid) => {
+                scope.space_class = named(&uid, "SpaceClass");
+                scope.open |= scope.space_class.is_none();
+            }
+            ResourceConstraint::IsIn(_, uid) => {
+                scope.space_class = named(&uid, "SpaceClass");
+                scope.open = true;
+            }
+            ResourceConstraint::Is(_) => scope.open = true,
+            ResourceConstraint::Any => {}
         }
         scope.levels = match rule.action_constraint() {
-            ActionConstraint::Any => None,
+            ActionConstraint::Any => return scope,
             ActionConstraint::Eq(uid) => level(&uid).map(|level| vec![level]),
             ActionConstraint::In(uids) => uids.iter().map(level).collect(),
         };
+        scope.open |= scope.levels.is_none();
         scope
     }
 

@@ -260,15 +260,17 @@ proptest! {
         for facts in requests {
             let risk = crate::risk::assess(&facts, &policy);
             let seen = Seen::of(&facts, &risk, &policy);
-            let all = abac.ask_these(&[&abac.whole], &seen);
+            let all = Found { apply: Vec::new(), ask: vec![&abac.whole] };
+            let all = abac.ask_these(&all, &seen);
             prop_assert_eq!(abac.ask(&facts, &risk, &policy), all);
         }
     }
 }
 
-/// The property above would hold of a sieve that leaves nothing out, too.
+/// The property above would hold of a sieve that leaves everything to Cedar, too.
 #[test]
-fn rules_about_other_circumstances_are_left_out() {
+fn rules_about_other_circumstances_are_left_out_and_plain_ones_decided() {
+    use sieve::Applies::{CannotTell, No, Yes};
     let facts: Facts = serde_json::from_value(json!({
         "principal": "user://a", "subject": "agent://planner", "space": "shared:household", "device": "phone1",
         "now": "2026-01-07T12:00:00Z",
@@ -278,35 +280,90 @@ fn rules_about_other_circumstances_are_left_out() {
         },
     }))
     .unwrap();
-    for (condition, left_out) in [
-        (r#"when { context.device.class == "phone" }"#, false),
-        (r#"when { context.device.class == "tablet" }"#, true),
-        (r#"unless { context.tool.tier < 4 || context.actor.known }"#, true),
+    for (head, condition, applies) in [
+        ("principal, action, resource", "", Yes),
+        (r#"principal is Subject, action, resource"#, "", CannotTell),
         (
+            r#"principal in Role::"reader", action, resource in SpaceClass::"shared""#,
+            "",
+            Yes,
+        ),
+        (r#"principal in Role::"guard", action, resource"#, "", No),
+        (r#"principal, action == Action::"write", resource"#, "", Yes),
+        (
+            r#"principal, action, resource"#,
+            r#"when { context.device.class == "phone" }"#,
+            Yes,
+        ),
+        (
+            r#"principal, action, resource"#,
+            r#"when { context.device.class == "tablet" }"#,
+            No,
+        ),
+        (
+            "principal, action, resource",
+            r#"unless { context.tool.tier < 4 || context.actor.known }"#,
+            No,
+        ),
+        (
+            "principal, action, resource",
             r#"when { context.clock.hour >= 8 && context.clock.hour < 12 }"#,
-            true,
+            No,
         ),
-        (r#"when { context.clock.unix - 5 < 7 }"#, true),
-        (r#"when { context.clock.unix * 9223372036854775807 < 7 }"#, false),
         (
+            "principal, action, resource",
+            r#"when { context.clock.unix - 5 < 7 }"#,
+            No,
+        ),
+        (
+            "principal, action, resource",
+            r#"when { context.clock.unix * 9223372036854775807 < 7 }"#,
+            CannotTell,
+        ),
+        (
+            "principal, action, resource",
             r#"when { context.clock.unix * 9223372036854775807 < 7 && context.dry_run }"#,
-            false,
+            CannotTell,
         ),
         (
+            "principal, action, resource",
             r#"when { context.dry_run && context.clock.unix * 9223372036854775807 < 7 }"#,
-            true,
+            No,
         ),
-        (r#"when { context.tool.id like "media.*" }"#, true),
-        (r#"when { ["a", "b"].contains(context.actor.id) }"#, true),
         (
-            r#"when { context.tool.side_effects.contains("network_call") }"#,
-            true,
+            "principal, action, resource",
+            r#"when { context.tool.id like "media.*" }"#,
+            No,
         ),
-        (r#"when { principal in Role::"guard" && context.dry_run }"#, false),
+        (
+            "principal, action, resource",
+            r#"when { ["a", "b"].contains(context.actor.id) }"#,
+            No,
+        ),
+        (
+            "principal, action, resource",
+            r#"when { context.tool.side_effects.contains("network_call") }"#,
+            No,
+        ),
+        (
+            "principal, action, resource",
+            r#"when { principal in Role::"guard" && context.dry_run }"#,
+            CannotTell,
+        ),
     ] {
-        let policy = compile(&format!("forbid (principal, action, resource) {condition};"));
+        let policy = compile(&format!("forbid ({head}) {condition};"));
         let risk = crate::risk::assess(&facts, &policy);
         let seen = Seen::of(&facts, &risk, &policy);
-        assert_eq!(policy.abac().groups.of(&seen).is_empty(), left_out, "{condition}");
+        let found = policy.abac().groups.of(&seen);
+        let expected = match applies {
+            No => (0, 0),
+            Yes => (1, 0),
+            CannotTell => (0, 1),
+        };
+        assert_eq!(
+            (found.apply.len(), found.ask.len()),
+            expected,
+            "{head} {condition}"
+        );
     }
 }
