@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -23,6 +24,8 @@ use crate::limits::{BLOB_BYTES_MAX, BLOBS_PER_SHELF_MAX};
 const MARK: &[u8] = b"effectd blob 1\n";
 const NONCE_BYTES: usize = 24;
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
+/// What a sealed blob takes beside its content.
+const SEALED_MORE_BYTES: u64 = (MARK.len() + WRAPPED_BYTES + NONCE_BYTES + 16) as u64;
 const DRAFT: &str = "draft-";
 
 /// What blobs are for. Each has its own quota, so that long outputs do not take the room of what can be undone.
@@ -104,6 +107,8 @@ struct Known {
     by_name: HashMap<String, (u64, u64)>,
     by_age: BTreeMap<u64, String>,
     bytes: u64,
+    /// Bytes that are being written, so that those who write at once keep to the quota together.
+    coming: u64,
     next: u64,
 }
 
@@ -138,24 +143,39 @@ impl Blobs {
     }
 
     /// Stores bytes under a name of 64 hex digits; durable when it returns. What is there already is not written again.
-    pub fn put(&self, shelf: Shelf, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
+    pub fn put(&self, shelf_of: Shelf, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
         check_name(name)?;
         let size = content.len() as u64;
         let max = self.quota_bytes.min(BLOB_BYTES_MAX);
         if size > max {
             return Err(BlobError::TooLarge { size, max });
         }
-        let folder = self.folder(shelf, space);
-        let known = self.shelf(&folder)?;
-        let mut known = lock(&known);
-        if known.by_name.contains_key(name) && touch(&folder.join(name)).is_ok() {
-            let bytes = known.by_name.get(name).map_or(size, |(_, bytes)| *bytes);
-            known.add(name, bytes);
-            return Ok(());
+        let folder = self.folder(shelf_of, space);
+        let shelf = self.shelf(&folder)?;
+        let bytes = size + SEALED_MORE_BYTES;
+        {
+            let mut known = lock(&shelf);
+            if known.by_name.contains_key(name) && touch(&folder.join(name)).is_ok() {
+                let bytes = known.by_name.get(name).map_or(bytes, |(_, bytes)| *bytes);
+                known.add(name, bytes);
+                return Ok(());
+            }
+            self.make_room(&mut known, &folder, bytes)?;
+            known.coming += bytes;
         }
-        let sealed = self.seal(&context(shelf, space, name), content)?;
-        let bytes = sealed.len() as u64;
-        while known.bytes + bytes > self.quota_bytes.saturating_add(MARK.len() as u64 + 200)
+        // Not under the lock: those who wait for the disk at once wait once.
+        let sealed = self.seal(&context(shelf_of, space, name), content);
+        let written = sealed.and_then(|sealed| write(&folder, name, &sealed));
+        let mut known = lock(&shelf);
+        known.coming -= bytes;
+        written?;
+        known.add(name, bytes);
+        Ok(())
+    }
+
+    /// Destroys what was stored longest ago until there is room.
+    fn make_room(&self, known: &mut Known, folder: &Path, bytes: u64) -> Result<(), BlobError> {
+        while known.bytes + known.coming + bytes > self.quota_bytes.saturating_add(SEALED_MORE_BYTES)
             || known.by_name.len() >= BLOBS_PER_SHELF_MAX.get()
         {
             let Some((_, oldest)) = known.by_age.first_key_value() else {
@@ -165,8 +185,6 @@ impl Blobs {
             destroy(&folder.join(&oldest))?;
             known.remove(&oldest);
         }
-        write(&folder, name, &sealed)?;
-        known.add(name, bytes);
         Ok(())
     }
 
@@ -303,7 +321,10 @@ fn decrypted(cipher: &XChaCha20Poly1305, aad: &[u8], bytes: &[u8]) -> Result<Vec
 }
 
 fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
-    let draft = folder.join(format!("{DRAFT}{name}"));
+    // Two may write the same at once; whichever name comes last is as good.
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = folder.join(format!("{DRAFT}{name}-{number}"));
     let written = (|| {
         let mut file = OpenOptions::new()
             .write(true)

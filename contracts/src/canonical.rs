@@ -43,19 +43,28 @@ fn write_value(value: &Value, out: &mut String) {
             out.push(']');
         }
         Value::Object(members) => {
-            let mut sorted: Vec<_> = members.iter().collect();
-            sorted.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
             out.push('{');
-            for (index, (name, member)) in sorted.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                write_text(name, out);
-                out.push(':');
-                write_value(member, out);
+            // The order of bytes and that of UTF-16 differ only beyond ASCII.
+            if members.keys().all(|name| name.is_ascii()) && members.keys().is_sorted() {
+                write_members(members.iter(), out);
+            } else {
+                let mut sorted: Vec<_> = members.iter().collect();
+                sorted.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+                write_members(sorted.into_iter(), out);
             }
             out.push('}');
         }
+    }
+}
+
+fn write_members<'a>(members: impl Iterator<Item = (&'a String, &'a Value)>, out: &mut String) {
+    for (index, (name, member)) in members.enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write_text(name, out);
+        out.push(':');
+        write_value(member, out);
     }
 }
 
@@ -120,19 +129,30 @@ fn shortest_digits(float: f64) -> (String, i32) {
 
 fn write_text(text: &str, out: &mut String) {
     out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\t' => out.push_str("\\t"),
-            '\n' => out.push_str("\\n"),
-            '\u{c}' => out.push_str("\\f"),
-            '\r' => out.push_str("\\r"),
-            control if control < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(control))),
-            other => out.push(other),
-        }
+    // What needs an escape is ASCII, so a text can be cut there; most texts need none and go over whole.
+    let mut plain = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        let escape: &str = match byte {
+            b'"' => "\\\"",
+            b'\\' => "\\\\",
+            0x08 => "\\b",
+            b'\t' => "\\t",
+            b'\n' => "\\n",
+            0x0c => "\\f",
+            b'\r' => "\\r",
+            0..0x20 => {
+                out.push_str(&text[plain..at]);
+                out.push_str(&format!("\\u{byte:04x}"));
+                plain = at + 1;
+                continue;
+            }
+            _ => continue,
+        };
+        out.push_str(&text[plain..at]);
+        out.push_str(escape);
+        plain = at + 1;
     }
+    out.push_str(&text[plain..]);
     out.push('"');
 }
 
