@@ -1,8 +1,9 @@
 //! Listening without sleeping, for a short time.
 //!
-//! Being put to sleep and woken again takes about as long as a small call itself. A call that is alone, in a profile without
-//! processes of its own, has a processor to spare; it looks again and again, and gives way to whatever else wants to run in
-//! between. Whoever has company, or to whom nothing comes in time, sleeps.
+//! A call that is answered soon need not be put to sleep and woken again. One that is alone, in a profile without processes
+//! of its own, looks again and again for the time that the operator gives, and lets whatever else wants to run go first in
+//! between. Whoever has company, or to whom nothing comes in time, sleeps. By default nobody stays awake: it pays on a machine
+//! that has a processor to spare, and costs on one that has none.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const ANSWER_BYTES_MAX: usize = 16 * 1_024;
 
 /// Whether an answer can be expected soon, and nobody else needs the processor for a call.
 pub(crate) fn is_worth_it(pool: &Pool) -> bool {
-    pool.profile.ceilings.processes == 1 && pool.has_one_call()
+    AWAKE_REPLY_US_MAX.get() > 0 && pool.profile.ceilings.processes == 1 && pool.has_one_call()
 }
 
 /// The answer, if it comes whole and soon. Anything else is left as it is for those who wait.

@@ -1,11 +1,14 @@
 //! A child that lies on its channel gains nothing: garbage, gigabytes, silence, an early end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use effectd_contracts::bound::Tunable;
 use effectd_sandbox::Call;
+use effectd_sandbox::limits::{AWAKE_END_US_MAX, AWAKE_REPLY_US_MAX};
 use serde_json::{Value, json};
 
-use crate::ground::{Attack, DEFAULT, Ground, Promise, killed, replied};
+use crate::ground::{Attack, DEFAULT, EXEC, Ground, HIGH, Promise, Scene, killed, replied};
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[("lie", lie)];
 
@@ -61,42 +64,70 @@ fn lie(_: &Ground<'_>, with: &Value) -> Value {
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
-    vec![Promise {
-        name: "a_child_that_lies_gains_nothing",
-        keep: |scene| {
-            let lies = [
-                ("garbage", "sandbox_failed"),
-                ("half a head", "sandbox_failed"),
-                ("a request", "sandbox_failed"),
-                ("an unknown kind", "sandbox_failed"),
-                ("gigabytes announced", "output_limit"),
-                ("gigabytes sent", "sandbox_failed"),
-                ("a length that lies", "sandbox_failed"),
-                ("notes that are none", "sandbox_failed"),
-                ("less than announced", "sandbox_failed"),
-                ("ready again", "sandbox_failed"),
-                ("an early end", "sandbox_failed"),
-                ("silence", "timed_out"),
-                ("a panic", "sandbox_failed"),
-                ("a crash", "sandbox_failed"),
-                ("an abort", "sandbox_failed"),
-            ];
-            for (what, code) in lies {
-                let timeout = Duration::from_millis(500);
-                let begun = Instant::now();
-                let answer = scene.run(Call {
-                    timeout,
-                    ..scene.call(DEFAULT, "lie", json!(what))
-                });
-                assert_eq!(killed(&answer).as_str(), code, "{what}: {answer:?}");
-                assert!(begun.elapsed() < Duration::from_secs(3), "{what} took too long");
-            }
-            // The same way of speaking is believed when it is no lie.
-            assert_eq!(
-                replied(&scene.attack(DEFAULT, "lie", json!("the truth"))),
-                json!(1),
-                "the control"
-            );
+    vec![
+        Promise {
+            name: "a_child_that_lies_gains_nothing",
+            keep: lies,
         },
-    }]
+        Promise {
+            name: "a_call_that_stays_awake_is_answered_alike",
+            keep: |scene| {
+                for (bound, time_us) in [(&AWAKE_REPLY_US_MAX, 250), (&AWAKE_END_US_MAX, 50)] {
+                    bound.set(time_us).unwrap();
+                }
+                let kept = catch_unwind(AssertUnwindSafe(|| {
+                    lies(scene);
+                    for turn in 0..200 {
+                        let answer = scene.attack([DEFAULT, HIGH, EXEC][turn % 3], "echo", json!(turn));
+                        assert_eq!(replied(&answer)["echo"], json!(turn));
+                    }
+                    let long = "x".repeat(100_000);
+                    assert_eq!(
+                        replied(&scene.attack(DEFAULT, "echo", json!(long)))["echo"],
+                        json!(long)
+                    );
+                }));
+                for bound in [&AWAKE_REPLY_US_MAX, &AWAKE_END_US_MAX] {
+                    bound.set(0).unwrap();
+                }
+                kept.unwrap();
+            },
+        },
+    ]
+}
+
+fn lies(scene: &Scene) {
+    let lies = [
+        ("garbage", "sandbox_failed"),
+        ("half a head", "sandbox_failed"),
+        ("a request", "sandbox_failed"),
+        ("an unknown kind", "sandbox_failed"),
+        ("gigabytes announced", "output_limit"),
+        ("gigabytes sent", "sandbox_failed"),
+        ("a length that lies", "sandbox_failed"),
+        ("notes that are none", "sandbox_failed"),
+        ("less than announced", "sandbox_failed"),
+        ("ready again", "sandbox_failed"),
+        ("an early end", "sandbox_failed"),
+        ("silence", "timed_out"),
+        ("a panic", "sandbox_failed"),
+        ("a crash", "sandbox_failed"),
+        ("an abort", "sandbox_failed"),
+    ];
+    for (what, code) in lies {
+        let timeout = Duration::from_millis(500);
+        let begun = Instant::now();
+        let answer = scene.run(Call {
+            timeout,
+            ..scene.call(DEFAULT, "lie", json!(what))
+        });
+        assert_eq!(killed(&answer).as_str(), code, "{what}: {answer:?}");
+        assert!(begun.elapsed() < Duration::from_secs(3), "{what} took too long");
+    }
+    // The same way of speaking is believed when it is no lie.
+    assert_eq!(
+        replied(&scene.attack(DEFAULT, "lie", json!("the truth"))),
+        json!(1),
+        "the control"
+    );
 }
