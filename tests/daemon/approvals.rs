@@ -251,6 +251,20 @@ fn of_thirty_at_once_ten_wait_and_twenty_are_told_to_come_later() {
         .find(|action| daemon.get(&format!("/v1/actions/{action}")).status == 404);
     let refused = refused.unwrap();
     held(&daemon, &refused, &refused, "t");
+    // What was submitted without waiting is put off, and asked about when there is room.
+    daemon
+        .post("/v1/actions", &write_note("t-later", "t-later", "t"))
+        .json(202);
+    decide(
+        &daemon,
+        waiting[1]["approval_id"].as_str().unwrap(),
+        "deny",
+        &json!({}),
+    )
+    .json(200);
+    until("the one that was put off waits, too", || {
+        daemon.get("/v1/actions/t-later").json(200)["state"] == "held"
+    });
 }
 
 #[test]
@@ -417,7 +431,7 @@ fn a_question_survives_a_kill_and_its_answer_is_carried_out_once() {
 }
 
 /// Kills the daemon with `kill -9` while it stands at a point, and answers the next one.
-fn killed_at(place: &Place, point: &'static str, work: impl FnOnce(&Daemon) + Send) -> Daemon {
+pub fn killed_at(place: &Place, point: &'static str, work: impl FnOnce(&Daemon) + Send) -> Daemon {
     let daemon = place.serve_stalling(Stall(point), &[]);
     let name = point.split(':').next().unwrap();
     std::thread::scope(|scope| {

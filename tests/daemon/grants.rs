@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use crate::approvals::{asking, decide, held};
+use crate::approvals::{asking, decide, held, killed_at};
 use crate::harness::{NOBODY, Place, Ran, Serving, not_run, write_note};
 
 const SESSION: &str = "agent:agent://planner@deviceA";
@@ -68,6 +68,39 @@ fn a_grant_of_seven_calls_lets_seven_of_a_hundred_through() {
     );
     assert_eq!(std::fs::read_dir(place.path("workspace")).unwrap().count(), 7);
     assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn an_action_that_is_killed_uses_one_call_of_its_grant() {
+    let place = asking();
+    let made = grants(
+        &place,
+        &["create", "--org", "home", "--tool", "*", "--calls", "9"],
+    );
+    made.json(0);
+    for (nth, point) in [
+        "idempotency.before_claim",
+        "executor.after_child",
+        "recorder.after_commit",
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(before, point)| (before + 1, point))
+    {
+        let name = format!("u-{nth}");
+        let daemon = killed_at(&place, point, |daemon| {
+            daemon.post("/v1/actions?wait", &write_note(&name, &name, "u"));
+        });
+        // Who was not answered asks again.
+        let view = daemon
+            .post("/v1/actions?wait", &write_note(&name, &name, "u"))
+            .json(200);
+        assert_eq!(view["outcome"], "executed", "{point}");
+        assert!(view["receipt"]["approval"]["grant_id"].is_string(), "{point}");
+        assert_eq!(std::fs::read_to_string(place.note(&name)).unwrap(), "u");
+        assert_eq!(grants(&place, &["list"]).json(0)[0]["calls_used"], nth, "{point}");
+        daemon.kill();
+    }
 }
 
 #[test]

@@ -114,15 +114,15 @@ impl Holder {
         if let Some(ended) = parts.store.receipt_of(&action.ticket.action_id)? {
             return Ok(Then::Before(ended.receipt_id));
         }
-        let begun = self.is_begun(action).await?;
+        let begun = has_intent(&*parts.store, &action.ticket.action_id).await?;
         if action.ticket.approved.is_some() {
             return self.evidence(action, &ask, begun).await;
         }
-        if begun {
-            return self.begun(action);
-        }
         if let Some(then) = self.standing(action).await? {
             return Ok(then);
+        }
+        if begun {
+            return self.begun(action);
         }
         // A success that is known needs no new approval.
         if let Some(then) = self.look_up(action)? {
@@ -272,14 +272,6 @@ impl Holder {
             }
             Lookup::InFlight { .. } | Lookup::Unknown => None,
         })
-    }
-
-    /// Whether the action was begun before. What is not on the bus yet was not.
-    async fn is_begun(&self, action: &Action<Asked>) -> Result<bool, StoreError> {
-        if action.ticket.lease().is_none() {
-            return Ok(false);
-        }
-        has_intent(&*self.parts.store, &action.ticket.action_id).await
     }
 
     async fn act_on(&self, then: Then, mut action: Action<Asked>, this: &FactoryRef<(), Consult>) {
