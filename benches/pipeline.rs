@@ -6,6 +6,10 @@
 //! with the same tool run in the same process, so that the whole is a ratio of something real. Last, one subject floods while
 //! another asks now and then. A line that says `MISSED` is beyond its goal, and makes the exit code 1. The state lies in
 //! `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
+//!
+//! Names after `--` choose parts: `calls` (the sandbox's own), `alone`, `eight`, `many`, `new` (files that did not exist),
+//! `cached`, `flood`, `sync`, `sandbox`, `both` (what is left out), and `stages` (where the time of one action goes), which
+//! runs only when it is named. `$EFFECTD_BENCH_MS` sets how long each measurement takes.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![expect(
@@ -32,13 +36,20 @@ use effectd_policy::{Overlay, Policy, Source, demo};
 use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
 use serde_json::json;
 
+#[path = "pipeline/stages.rs"]
+mod stages;
+
 const TOOL: &str = "files.write_text";
 const FLOODER: &str = "agent://planner@deviceA";
 const OTHER: &str = "agent://other@deviceA";
-/// How long each measurement runs.
-const MEASURE: Duration = Duration::from_secs(3);
 /// How long each runs before it is measured.
 const FIRST: Duration = Duration::from_millis(500);
+
+/// How long each measurement runs.
+fn measured_time() -> Duration {
+    let set = std::env::var("EFFECTD_BENCH_MS").ok();
+    Duration::from_millis(set.and_then(|text| text.parse().ok()).unwrap_or(3_000))
+}
 
 /// What is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +72,8 @@ struct Bench {
     sandbox: Arc<Sandbox>,
     policy: Arc<Policy>,
     missed: AtomicBool,
+    /// The parts that were chosen; none means all.
+    parts: Vec<String>,
 }
 
 fn main() {
@@ -77,6 +90,11 @@ fn main() {
         sandbox: Arc::new(Sandbox::start(SandboxConfig::new(exe)).expect("a sandbox")),
         policy: Arc::new(policy()),
         missed: AtomicBool::new(false),
+        // Cargo adds an option of its own.
+        parts: std::env::args()
+            .skip(1)
+            .filter(|part| !part.starts_with('-'))
+            .collect(),
     };
     std::fs::create_dir(bench.workspace()).expect("a directory");
     let threads = tokio::runtime::Builder::new_multi_thread()
@@ -145,13 +163,27 @@ impl Bench {
         self.scratch.join("workspace")
     }
 
+    fn wants(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|chosen| chosen == part)
+    }
+
     async fn run(&self) {
+        if self.parts.iter().any(|part| part == "stages") {
+            return self.stages().await;
+        }
         println!("{:<44} {:>9} {:>9} {:>9}", "", "per s", "p50 µs", "p99 µs");
-        let calls = self.calls(8).await;
-        show("the sandbox's own calls, 8 in flight", &calls);
-        let whole = self.whole().await;
+        let mut calls = None;
+        if self.wants("calls") {
+            let figures = self.calls(8).await;
+            show("the sandbox's own calls, 8 in flight", &figures);
+            calls = Some(figures);
+        }
+        self.whole(calls).await;
         for without in [Without::Sync, Without::Sandbox, Without::Both] {
-            let (pipeline, _) = self.start(without).await;
+            if !self.wants(&format!("{without:?}").to_lowercase()) {
+                continue;
+            }
+            let pipeline = self.start(without).await;
             for in_flight in [1, 8, 64] {
                 let figures = self.actions(&pipeline, without, in_flight).await;
                 show(
@@ -159,40 +191,58 @@ impl Bench {
                     &figures,
                 );
             }
-            pipeline
-                .stop(Duration::from_secs(5), std::future::pending())
-                .await;
+            stop(&pipeline).await;
         }
-        println!();
-        let [alone, eight] = whole;
-        self.goal("one action alone, p50 in ms", alone.p50.as_secs_f64() * 1e3, 1.5);
-        let share = eight.per_second / calls.per_second;
-        self.goal(
-            "calls of the sandbox for each action, 8 in flight",
-            1.0 / share,
-            1.0 / 0.6,
-        );
     }
 
     /// Actions as they are, the cached way, and a flood.
-    async fn whole(&self) -> [Figures; 2] {
-        let (pipeline, _) = self.start(Without::Nothing).await;
-        let alone = self.actions(&pipeline, Without::Nothing, 1).await;
-        show("whole actions, 1 in flight", &alone);
-        let eight = self.actions(&pipeline, Without::Nothing, 8).await;
-        show("whole actions, 8 in flight", &eight);
-        show(
-            "whole actions, 64 in flight",
-            &self.actions(&pipeline, Without::Nothing, 64).await,
-        );
-        let cached = self.cached(&pipeline).await;
-        show("the same again (cached), 1 in flight", &cached);
-        self.goal("the same again, p50 in µs", cached.p50.as_secs_f64() * 1e6, 100.0);
-        self.fairness(&pipeline).await;
-        pipeline
-            .stop(Duration::from_secs(5), std::future::pending())
-            .await;
-        [alone, eight]
+    async fn whole(&self, calls: Option<Figures>) {
+        let pipeline = self.start(Without::Nothing).await;
+        if self.wants("alone") {
+            let alone = self.actions(&pipeline, Without::Nothing, 1).await;
+            show("whole actions, 1 in flight", &alone);
+            self.goal("one action alone, p50 in ms", alone.p50.as_secs_f64() * 1e3, 1.5);
+        }
+        if self.wants("eight") {
+            let eight = self.actions(&pipeline, Without::Nothing, 8).await;
+            show("whole actions, 8 in flight", &eight);
+            if let Some(calls) = calls {
+                let share = eight.per_second / calls.per_second;
+                self.goal("sandbox calls for each, 8 in flight", 1.0 / share, 1.0 / 0.6);
+            }
+        }
+        if self.wants("many") {
+            let many = self.actions(&pipeline, Without::Nothing, 64).await;
+            show("whole actions, 64 in flight", &many);
+        }
+        if self.wants("new") {
+            let new = self.new_files(&pipeline).await;
+            show("whole actions on new files, 1 in flight", &new);
+        }
+        if self.wants("cached") {
+            let cached = self.cached(&pipeline).await;
+            show("the same again (cached), 1 in flight", &cached);
+            self.goal("the same again, p50 in µs", cached.p50.as_secs_f64() * 1e6, 100.0);
+        }
+        if self.wants("flood") {
+            self.fairness(&pipeline).await;
+        }
+        stop(&pipeline).await;
+    }
+
+    /// Where the time of one action goes: from stage to stage, one action after another.
+    async fn stages(&self) {
+        stages::watch();
+        let pipeline = self.start(Without::Nothing).await;
+        for in_flight in [1, 8] {
+            let figures = self.actions(&pipeline, Without::Nothing, in_flight).await;
+            show(
+                &format!("whole actions, watched, {in_flight} in flight"),
+                &figures,
+            );
+            stages::report();
+        }
+        stop(&pipeline).await;
     }
 
     fn goal(&self, what: &str, measured: f64, most: f64) {
@@ -202,7 +252,7 @@ impl Bench {
         println!("{what}: {measured:.2} (at most {most:.2}: {word})");
     }
 
-    async fn start(&self, without: Without) -> (Arc<Pipeline>, Arc<dyn Store>) {
+    async fn start(&self, without: Without) -> Arc<Pipeline> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let store: Arc<dyn Store> = match without {
             Without::Nothing | Without::Sandbox => {
@@ -215,7 +265,7 @@ impl Bench {
         let workspace = self.workspace();
         let space_roots: SpaceRoots = Arc::new(move |_| Ok(workspace.clone()));
         let parts = Parts::new(Ingredients {
-            store: store.clone(),
+            store,
             registry: Arc::new(effectd::runtime::registry().expect("the tools")),
             sandbox: self.sandbox.clone(),
             clock,
@@ -236,7 +286,7 @@ impl Bench {
         if matches!(without, Without::Sandbox | Without::Both) {
             parts.control.breakers.trip(TOOL).await.expect("a breaker");
         }
-        (Arc::new(Pipeline::start(parts).await.expect("a pipeline")), store)
+        Arc::new(Pipeline::start(parts).await.expect("a pipeline"))
     }
 
     /// New actions, so many at a time, each lane on a file of its own.
@@ -252,6 +302,19 @@ impl Bench {
                 let action = format!("{without:?}-{in_flight}-{lane}-{n}");
                 let asked = request(FLOODER, &action, &format!("lane-{lane}"));
                 exec(&pipeline, asked, expected).await;
+            }
+        })
+        .await
+    }
+
+    /// New actions on files that do not exist yet, so that there is nothing to keep.
+    async fn new_files(&self, pipeline: &Arc<Pipeline>) -> Figures {
+        let pipeline = pipeline.clone();
+        lanes(1, move |_, n| {
+            let pipeline = pipeline.clone();
+            async move {
+                let asked = request(FLOODER, &format!("new-{n}"), &format!("new/{}/{n}", n / 500));
+                exec(&pipeline, asked, Outcome::Executed).await;
             }
         })
         .await
@@ -307,7 +370,7 @@ impl Bench {
         }
         show("another subject, alone", &unloaded);
         show("another subject, beside a flood of 128", &loaded);
-        let flooded = ended.load(Ordering::Relaxed) as f64 / (FIRST + MEASURE).as_secs_f64();
+        let flooded = ended.load(Ordering::Relaxed) as f64 / (FIRST + measured_time()).as_secs_f64();
         println!("(the flood itself: {flooded:.0} per s)");
         let ratio = loaded.p99.as_secs_f64() / unloaded.p99.as_secs_f64();
         self.goal("the other's p99 beside a flood, of its p99 alone", ratio, 3.0);
@@ -356,6 +419,12 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
     }
 }
 
+async fn stop(pipeline: &Pipeline) {
+    pipeline
+        .stop(Duration::from_secs(5), std::future::pending())
+        .await;
+}
+
 async fn exec(pipeline: &Pipeline, asked: ActionRequest, expected: Outcome) {
     match pipeline.exec(incoming(asked)).await {
         Answer::Done(done) => assert_eq!(done.receipt.outcome, expected, "{:?}", done.receipt.error),
@@ -370,7 +439,7 @@ where
     F: Fn(usize, usize) -> W + Send + Sync + 'static,
     W: Future<Output = ()> + Send + 'static,
 {
-    let (begun, work) = (Instant::now(), Arc::new(work));
+    let (begun, work, measured) = (Instant::now(), Arc::new(work), measured_time());
     let lanes: Vec<_> = (0..in_flight)
         .map(|lane| {
             let work = work.clone();
@@ -378,7 +447,7 @@ where
                 let mut times = Vec::new();
                 for n in 0.. {
                     let before = begun.elapsed();
-                    if before > FIRST + MEASURE {
+                    if before > FIRST + measured {
                         break;
                     }
                     work(lane, n).await;
@@ -397,7 +466,7 @@ where
     times.sort();
     let at = |part: usize| times[(times.len() * part / 100).min(times.len() - 1)];
     Figures {
-        per_second: times.len() as f64 / MEASURE.as_secs_f64(),
+        per_second: times.len() as f64 / measured.as_secs_f64(),
         p50: at(50),
         p99: at(99),
     }

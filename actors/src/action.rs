@@ -56,8 +56,8 @@ pub use crate::validator::Validated;
 /// An action in the state `S`.
 #[derive(Debug)]
 pub struct Action<S> {
-    /// Its standing: who asked, how it came in, what it holds.
-    pub ticket: Ticket,
+    /// Its standing: who asked, how it came in, what it holds. Boxed, since actions are handed on many times.
+    pub ticket: Box<Ticket>,
     /// What is asked for.
     pub request: Arc<ActionRequest>,
     pub(crate) state: S,
@@ -71,7 +71,7 @@ impl Action<Submitted> {
     /// An action that was just accepted.
     pub(crate) fn new(ticket: Ticket, request: Arc<ActionRequest>) -> Self {
         Self {
-            ticket,
+            ticket: Box::new(ticket),
             request,
             state: Submitted(()),
         }
@@ -91,6 +91,11 @@ impl<S> Action<S> {
     /// Tells the trace that the action has reached a stage.
     pub(crate) fn hop(&self, stage: &'static str) {
         tracing::info!(parent: &self.ticket.span, stage, trace_id = %self.ticket.trace_id, "hop");
+    }
+
+    /// Tells the finest trace how far the action has come within a stage.
+    pub(crate) fn step(&self, stage: &'static str) {
+        tracing::trace!(parent: &self.ticket.span, stage, trace_id = %self.ticket.trace_id, "step");
     }
 }
 

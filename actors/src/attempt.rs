@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use effectd_contracts::{
-    Attempt, CallMode, Code, Denial, DenialSource, Failure, Isolation, Millis, Phase, ProbeVerdict, ToolCall,
-    ToolOutput, ToolReply, Touch, json, limits,
+    Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Phase, ProbeVerdict,
+    ToolCall, ToolOutput, ToolReply, Touch, json, limits,
 };
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 use effectd_sandbox::{Answer, Call, Ending, Limits, Narrowing, SandboxError};
@@ -16,7 +16,7 @@ use crate::action::{Action, Claimed};
 use crate::executor::Used;
 use crate::failpoint::hit;
 use crate::parts::Parts;
-use crate::preimage::Prepared;
+use crate::preimage::{self, Prepared};
 use crate::registry::Entry;
 
 /// One run.
@@ -26,6 +26,8 @@ pub(crate) struct Tried {
     pub(crate) isolation: Option<Isolation>,
     pub(crate) came_to: Attempted,
     pub(crate) probed: Option<ProbeVerdict>,
+    /// What has changed, looked at while the kernel was still taking the child down.
+    pub(crate) effects: Option<Effects>,
 }
 
 /// What one run came to.
@@ -52,7 +54,11 @@ pub(crate) async fn attempt(
     let started_at = parts.clock.now();
     let begun = parts.clock.monotonic();
     let outcome = match call_of(parts, action, prepared, mode, left) {
-        Ok(call) => run(parts, action, call).await,
+        Ok(call) => {
+            let look = preimage::observe(parts, action, prepared);
+            let look = (mode == CallMode::Run).then_some(look);
+            run(parts, action, call, look).await
+        }
         Err(failure) => Err(Some(failure)),
     };
     let took = Millis::from(parts.clock.monotonic().since(begun));
@@ -72,9 +78,13 @@ pub(crate) async fn attempt(
         isolation: None,
         came_to: Attempted::Failed(Failure::new(Code::Internal, Phase::Sandbox, "nothing ran")),
         probed: None,
+        effects: None,
     };
     match outcome {
-        Ok(answer) => tell(&mut tried, answer, entry, mode, action),
+        Ok((answer, effects)) => {
+            tell(&mut tried, answer, entry, mode, action);
+            tried.effects = effects;
+        }
         Err(Some(failure)) => tried.came_to = Attempted::Failed(failure),
         Err(None) => tried.came_to = Attempted::Abandoned,
     }
@@ -152,8 +162,15 @@ fn narrowed(prepared: &Prepared) -> Narrowing {
     }
 }
 
-/// Has the call made. The error is why it was not; none means that the runtime stops.
-async fn run(parts: &Parts, action: &Action<Claimed>, call: Call) -> Result<Answer, Option<Failure>> {
+/// Has the call made. When the child has spoken and nothing of it can run any more, there is time to look at what it has
+/// done: the kernel takes as long again to take it down and to say what it cost. The error is why it was not made; none
+/// means that the runtime stops.
+async fn run<T>(
+    parts: &Parts,
+    action: &Action<Claimed>,
+    call: Call,
+    look: Option<impl Future<Output = T>>,
+) -> Result<(Answer, Option<T>), Option<Failure>> {
     let id = &action.ticket.action_id;
     hit("executor.before_child", id).await;
     let Some(alive) = parts.running.enter(id) else {
@@ -161,13 +178,21 @@ async fn run(parts: &Parts, action: &Action<Claimed>, call: Call) -> Result<Answ
         return Err(Some(Failure::new(Code::SandboxFailed, Phase::Sandbox, message)));
     };
     let (told, answer) = oneshot::channel();
+    let (spoke, spoken) = oneshot::channel();
     let (sandbox, mut halt) = (parts.sandbox.clone(), parts.halt.subscribe());
     tokio::spawn(async move {
+        let call = async {
+            let reply = sandbox.ask(call).await?;
+            if reply.bytes().is_some() {
+                let _nobody_waits = spoke.send(());
+            }
+            Ok(reply.settle().await)
+        };
         // Dropping the call kills its processes.
         let answer = tokio::select! {
             biased;
             _ = halt.wait_for(|halted| *halted) => None,
-            answer = sandbox.call(call) => Some(answer),
+            answer = call => Some(answer),
         };
         drop(sandbox);
         drop(alive);
@@ -176,10 +201,22 @@ async fn run(parts: &Parts, action: &Action<Claimed>, call: Call) -> Result<Answ
             drop(told.send(answer));
         }
     });
-    let answer = answer.await;
+    let looking = async {
+        match (look, spoken.await) {
+            (Some(look), Ok(())) => {
+                action.step("replied");
+                let looked = look.await;
+                action.step("observed");
+                Some(looked)
+            }
+            (Some(_) | None, _) => None,
+        }
+    };
+    let (answer, looked) = tokio::join!(answer, looking);
+    action.step("settled");
     hit("executor.after_child", id).await;
     match answer {
-        Ok(Ok(answer)) => Ok(answer),
+        Ok(Ok(answer)) => Ok((answer, looked)),
         Ok(Err(SandboxError::Closed)) | Err(_) => Err(None),
         Ok(Err(error)) => Err(Some(error.failure())),
     }

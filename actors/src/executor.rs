@@ -180,6 +180,13 @@ impl Course {
         }
     }
 
+    fn done(self, output: ToolOutput, effects: Effects) -> Ended {
+        Ended {
+            effects,
+            ..self.end(Ok(output), Outcome::Executed, false)
+        }
+    }
+
     fn fail(self, failure: Failure) -> Ended {
         let dead_letter = failure.retryable || failure.code == Code::OutcomeUnknown;
         let outcome = failure.code.outcome();
@@ -210,6 +217,7 @@ impl Executor {
         });
         let work = async {
             // Its time begins when it is its turn.
+            action.step("turn");
             let deadline = self.parts.clock.monotonic().plus(timeout);
             self.carry_out(&action, deadline).await
         };
@@ -257,6 +265,7 @@ impl Executor {
             }
             Err(failure) => return Some(course.fail(failure)),
         };
+        action.step("prepared");
         hit("executor.after_prepare", &action.ticket.action_id).await;
         if let Earlier::Interrupted(intent) = action.state.earlier() {
             match self
@@ -281,14 +290,17 @@ impl Executor {
         let mut budget = Budget::new(action.request.qos.retries(), &self.parts.settings);
         loop {
             let left = deadline.since(self.parts.clock.monotonic());
-            let attempted = course.note(attempt(&self.parts, action, &prepared, mode, left).await);
+            let mut tried = attempt(&self.parts, action, &prepared, mode, left).await;
+            let seen = tried.effects.take();
+            let attempted = course.note(tried);
             tell(pass.as_ref(), &attempted).await;
             let (failure, ambiguous) = match attempted {
                 Attempted::Done(output) => {
-                    let Some(dry_run) = dry_run else {
-                        return Some(self.done(course, output, action, &prepared).await);
-                    };
-                    return Some(course.end(Ok(output), dry_run.outcome(), false));
+                    return Some(match (dry_run, seen) {
+                        (Some(dry_run), _) => course.end(Ok(output), dry_run.outcome(), false),
+                        (None, Some(effects)) => course.done(output, effects),
+                        (None, None) => self.look_and_end(course, output, action, &prepared).await,
+                    });
                 }
                 Attempted::Failed(failure) => (failure, false),
                 Attempted::Unclear(failure) => (failure, dry_run.is_none()),
@@ -323,8 +335,8 @@ impl Executor {
         }
     }
 
-    /// It was done just now: what has changed is looked at.
-    async fn done(
+    /// It was done, and what has changed is still to be looked at.
+    async fn look_and_end(
         &self,
         course: Course,
         output: ToolOutput,
@@ -332,15 +344,12 @@ impl Executor {
         prepared: &Prepared,
     ) -> Ended {
         let effects = preimage::observe(&self.parts, action, prepared).await;
-        Ended {
-            effects,
-            ..course.end(Ok(output), Outcome::Executed, false)
-        }
+        course.done(output, effects)
     }
 
     /// It was found to be done.
     async fn was_done(&self, course: Course, action: &Action<Claimed>, prepared: &Prepared) -> Ended {
-        self.done(course, found_done(), action, prepared).await
+        self.look_and_end(course, found_done(), action, prepared).await
     }
 
     /// Asks the breaker of this call.

@@ -24,7 +24,7 @@ use crate::switches::Switches;
 #[derive(Debug)]
 pub struct Gated {
     entry: Arc<Entry>,
-    ruling: Ruling,
+    ruling: Box<Ruling>,
     params: Arc<Map<String, Value>>,
     dry_run: Option<DryRun>,
 }
@@ -152,7 +152,7 @@ impl Gate {
             Ok((params, dry_run, ask)) => {
                 let earn = |state: Validated| Gated {
                     entry: state.entry().clone(),
-                    ruling,
+                    ruling: Box::new(ruling),
                     params,
                     dry_run,
                 };

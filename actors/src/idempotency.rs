@@ -21,6 +21,7 @@ use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::intent::Intent;
 use crate::key;
+use crate::leases::Kept;
 use crate::messages::{Execute, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::pipeline::group;
@@ -58,6 +59,8 @@ pub struct Terms {
     pub touched: Vec<Touch>,
     /// What stood there just before it was claimed.
     pub before: Option<Vec<Seen>>,
+    /// Names of the blobs in which it is kept already.
+    pub kept: Vec<String>,
 }
 
 impl Claimed {
@@ -154,6 +157,7 @@ impl Idempotency {
                 resources: Vec::new(),
                 touched: Vec::new(),
                 before: None,
+                kept: Vec::new(),
             };
         }
         let own = action.request.idempotency_key.clone();
@@ -175,6 +179,7 @@ impl Idempotency {
             resources,
             touched,
             before: None,
+            kept: Vec::new(),
         }
     }
 
@@ -184,9 +189,25 @@ impl Idempotency {
             return Ok(Asked::Claim(known));
         }
         // Only now: what was done before needs no look at the disk.
-        terms.before = preimage::first_look(&self.parts, &action.request.space_id, &terms.touched).await;
+        let (parts, space) = (&self.parts, action.request.space_id.clone());
+        let mut look = preimage::first_look(parts, &space, &terms.touched).await;
+        terms.before = look.as_mut().map(|look| std::mem::take(&mut look.seen));
+        action.step("looked");
+        let keeping = async {
+            match look {
+                Some(look) => look.keep(parts, &space).await,
+                None => Vec::new(),
+            }
+        };
+        let (asked, kept) = tokio::join!(self.ask_for_claim(action, terms), keeping);
+        action.step("claimed");
+        terms.kept = kept;
+        asked
+    }
+
+    async fn ask_for_claim(&self, action: &mut Action<Gated>, terms: &Terms) -> Result<Asked, StoreError> {
         let claim = self.claim(action, terms);
-        if by_bus {
+        if action.ticket.lease().is_some() {
             return Ok(Asked::Claim(self.parts.store.claim(claim).await?));
         }
         let admission = Admission {
@@ -283,17 +304,17 @@ impl Idempotency {
         pass(&self.executor, Execute(claimed));
     }
 
+    /// Keeps the delivery of an action that waits.
+    fn keep(&self, action: &Action<Gated>) -> Option<Kept> {
+        let lease = action.ticket.lease()?;
+        let most = effectd_bus::limits::LEASE_TTL_MAX.get();
+        let until = self.parts.clock.monotonic().plus(most);
+        Some(self.parts.leases.keep(lease, until))
+    }
+
     /// Waits, without holding a worker, until the other action has ended; then asks again.
     fn park(&self, action: Action<Gated>, behind: &ActionId, this: &FactoryRef<(), Settle>) {
-        let kept = action.ticket.lease().map(|lease| {
-            let until = self
-                .parts
-                .clock
-                .monotonic()
-                .plus(effectd_bus::limits::LEASE_TTL_MAX.get());
-            self.parts.leases.keep(lease, until)
-        });
-        let again = this.clone();
+        let (kept, again) = (self.keep(&action), this.clone());
         self.parts.answers.park_behind(behind, move || {
             drop(kept);
             pass(&again, Settle(action));

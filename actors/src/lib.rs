@@ -40,6 +40,7 @@ pub mod idempotency;
 mod intake;
 pub mod intent;
 pub mod key;
+mod recent;
 mod recorder;
 pub mod retry;
 pub mod reward;

@@ -90,7 +90,7 @@ pub const WAITING_MAX: usize = 1_024;
 pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Children that may be in their first [`START_TIME_MAX`] at once, for each processor: more would only slow each other down,
 /// and whose turn is next could not be chosen any more.
-pub const STARTS_PER_CORE: usize = 4;
+pub const STARTS_PER_CORE: usize = 1;
 /// The window of budgets.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
 /// Actions of one session that may wait for a person at once: nobody reads more, and a flood of questions tires people into
@@ -110,6 +110,11 @@ effectd_contracts::bounds! {
     STOP_MAX: Duration = 5_000, "pipeline.stop_ms_max", 100 ..= 300_000;
     /// Most bytes that one action may replace, if it is to be undone: all of it goes into the sandbox again, in hex.
     PREIMAGE_BYTES_MAX: u64 = 3_145_728, "pipeline.preimage_bytes_max", 0 ..= 3_145_728;
+    /// Most bytes of what an action replaces that are kept already while its claim is being written: so much of each action
+    /// that waits for its claim is held in memory.
+    PREIMAGE_EARLY_BYTES_MAX: u64 = 65_536, "pipeline.preimage_early_bytes_max", 0 ..= 1_048_576;
+    /// Receipts of late that are held in memory, so that what was done before is answered quickly: a few kilobytes each.
+    RECENT_RECEIPTS_MAX: usize = 256, "pipeline.recent_receipts_max", 1 ..= 65_536;
     /// What is said to a call that comes while a breaker is being tried and has no place for it.
     BREAKER_TRY_AGAIN: Duration = 1_000, "control.breaker_try_again_ms", 1 ..= 3_600_000;
     /// Breakers in all. Keys come from requests; closed ones make room for new ones.

@@ -18,6 +18,7 @@ use crate::identity::Identity;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::preimage::Witness;
+use crate::recent::Recent;
 use crate::registry::Registry;
 use crate::reward::Weights;
 use crate::running::Running;
@@ -62,6 +63,7 @@ pub struct Parts {
     pub(crate) leases: Leases,
     /// One at a time changes what waits for people.
     pub(crate) held: held::Turn,
+    pub(crate) recent: Recent,
     /// Who stands at the door with what may not be on disk yet.
     pub(crate) at_door: AtDoor,
     /// Turned on when the runtime stops and its grace is over: whatever runs is killed.
@@ -130,6 +132,7 @@ impl Parts {
             running: Running::default(),
             leases: Leases::default(),
             held: held::Turn::default(),
+            recent: Recent::default(),
             at_door: AtDoor::default(),
             halt: watch::Sender::new(false),
         })

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::action::{Action, Claimed, Gated};
 use crate::idempotency::Earlier;
-use crate::limits::PREIMAGE_BYTES_MAX;
+use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
 use crate::parts::Parts;
 use crate::registry::Entry;
 use crate::undo;
@@ -76,13 +76,46 @@ pub(crate) fn resources(space: &SpaceId, touched: &[Touch]) -> Vec<ResourceName>
     names.filter_map(|name| ResourceName::new(name).ok()).collect()
 }
 
-/// What stands where the action will work, for its intent. Whoever cannot look finds out again when it is carried out.
-pub(crate) async fn first_look(parts: &Parts, space: &SpaceId, touched: &[Touch]) -> Option<Vec<Seen>> {
+/// What stands where the action will work.
+#[derive(Debug)]
+pub(crate) struct FirstLook {
+    /// For its intent.
+    pub(crate) seen: Vec<Seen>,
+    /// Contents that are small enough to be kept at once, with the names of their blobs.
+    contents: Vec<(String, Vec<u8>)>,
+}
+
+/// Looks at where the action will work. Whoever cannot look finds out again when it is carried out.
+pub(crate) async fn first_look(parts: &Parts, space: &SpaceId, touched: &[Touch]) -> Option<FirstLook> {
     if touched.is_empty() {
         return None;
     }
-    let looked = look(parts, space, paths(touched), 0).await.ok()?;
-    Some(looked.into_iter().map(|looked| looked.seen).collect())
+    let looked = look(parts, space, paths(touched), PREIMAGE_EARLY_BYTES_MAX.get())
+        .await
+        .ok()?;
+    let mut first = FirstLook {
+        seen: Vec::with_capacity(looked.len()),
+        contents: Vec::new(),
+    };
+    for Looked { seen, content } in looked {
+        if let (Standing::File(state), Some(content)) = (&seen.standing, content) {
+            first.contents.push((keyed_name(parts, &state.digest), content));
+        }
+        first.seen.push(seen);
+    }
+    Some(first)
+}
+
+impl FirstLook {
+    /// Keeps the contents already while the claim is being written: both take a sync, and neither needs the other. Says what
+    /// is kept. What is not is tried again when the action is carried out, and what was kept in vain goes by the quota.
+    pub(crate) async fn keep(self, parts: &Parts, space: &SpaceId) -> Vec<String> {
+        let names = self.contents.iter().map(|(name, _)| name.clone()).collect();
+        match put(parts, space.clone(), self.contents).await {
+            Ok(()) => names,
+            Err(_) => Vec::new(),
+        }
+    }
 }
 
 fn paths(touched: &[Touch]) -> Vec<String> {
@@ -126,7 +159,8 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
             restore,
         });
     }
-    let now = match look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX.get()).await {
+    let kept = &action.state.terms().kept;
+    let now = match look_for_the_rest(parts, space, &touched, kept).await {
         Ok(now) => now,
         Err(failure) if spec.reversible => return Err(failure),
         Err(_) => {
@@ -139,13 +173,36 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     };
     let seen: Vec<_> = now.iter().map(|looked| looked.seen.clone()).collect();
     let before = first_state(parts, action, &seen).await?;
-    if before.as_ref() == Some(&seen) {
+    if before.as_ref() == Some(&seen) && !all_kept(parts, &now, kept) {
         keep(parts, space, now, &touched, spec.reversible).await?;
     }
     Ok(Prepared {
         touched,
         before,
         restore,
+    })
+}
+
+/// Looks again, now that the claim is ours, and also at contents unless all of them are kept.
+async fn look_for_the_rest(
+    parts: &Parts,
+    space: &SpaceId,
+    touched: &[Touch],
+    kept: &[String],
+) -> Result<Vec<Looked>, Failure> {
+    if !kept.is_empty() {
+        let now = look(parts, space, paths(touched), 0).await?;
+        if all_kept(parts, &now, kept) {
+            return Ok(now);
+        }
+    }
+    look(parts, space, paths(touched), PREIMAGE_BYTES_MAX.get()).await
+}
+
+fn all_kept(parts: &Parts, now: &[Looked], kept: &[String]) -> bool {
+    now.iter().all(|looked| match &looked.seen.standing {
+        Standing::File(state) => kept.contains(&keyed_name(parts, &state.digest)),
+        Standing::Absent | Standing::Folder | Standing::Other => true,
     })
 }
 

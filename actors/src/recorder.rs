@@ -21,6 +21,7 @@ use crate::held::{entries, grants, tidy};
 use crate::idempotency::ID_TAKEN;
 use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
+use crate::recent;
 use crate::seize::{Seized, seize};
 use crate::stage::{PanicWatch, bounded, pass};
 
@@ -73,6 +74,7 @@ impl Recorder {
         action.hop("recorder");
         let artifacts = self.keep_artifacts(&action).await;
         let Captured { receipt, completion } = capture::ran(&self.parts, &action, artifacts);
+        action.step("captured");
         let committed = self.commit(completion).await;
         let output = action.state.ended().result.as_ref().ok();
         let result = output.map(|output| Arc::new(output.result.clone()));
@@ -193,8 +195,10 @@ impl Recorder {
         tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
             status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
             total_ms = receipt.timing.total_ms.as_f64(), "receipt");
+        let receipt = Arc::new(receipt);
+        self.parts.recent.put(&receipt, action.ticket.digest);
         Done {
-            receipt: Arc::new(receipt),
+            receipt,
             before: false,
             result,
         }
@@ -252,13 +256,11 @@ impl Recorder {
     /// The action was done before: its id is linked to the receipt that exists, and that is the answer.
     async fn before(&self, action: Action<()>, receipt_id: ReceiptId) {
         action.hop("recorder");
-        let known = self.parts.store.receipt(&receipt_id).ok().flatten();
-        let digest = known.as_ref().map(|stored| stored.action_digest);
-        let Some(receipt) = read(Ok(known)) else {
+        let Some((receipt, digest)) = self.known(&receipt_id) else {
             tracing::error!(parent: &action.ticket.span, %receipt_id, "a linked receipt cannot be read");
             return;
         };
-        if receipt.action_id == action.ticket.action_id && digest != Some(action.ticket.digest) {
+        if receipt.action_id == action.ticket.action_id && digest != action.ticket.digest {
             let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
             return self.unrecorded(action, failure).await;
         }
@@ -279,11 +281,23 @@ impl Recorder {
             .with_label_values(&[receipt.tool_id.as_str()])
             .inc();
         let done = Done {
-            receipt: Arc::new(receipt),
+            receipt,
             before: true,
             result: None,
         };
         self.tell(action, Answer::Done(done)).await;
+    }
+
+    /// A receipt that exists.
+    fn known(&self, id: &ReceiptId) -> Option<recent::Known> {
+        if let Some(known) = self.parts.recent.get(id) {
+            return Some(known);
+        }
+        let stored = self.parts.store.receipt(id).ok().flatten()?;
+        let digest = stored.action_digest;
+        let receipt = Arc::new(read(Ok(Some(stored)))?);
+        self.parts.recent.put(&receipt, digest);
+        Some((receipt, digest))
     }
 
     async fn unrecorded(&self, mut action: Action<()>, failure: Failure) {

@@ -37,7 +37,7 @@ impl Ask {
     ) -> Self {
         let touched = preimage::touched_with(parts, &request.space_id, entry, params);
         let looked = preimage::first_look(parts, &request.space_id, &touched).await;
-        let stands = looked.unwrap_or_default();
+        let stands = looked.map(|look| look.seen).unwrap_or_default();
         let digest = digest(request, principal, entry, decision, &stands);
         Self {
             digest: parts.identity.keyed(&digest),
