@@ -56,6 +56,7 @@ fn restarted() {
             [
                 "validator",
                 "gate",
+                "hold",
                 "idempotency",
                 "executor",
                 "recorder",

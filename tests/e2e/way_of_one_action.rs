@@ -84,6 +84,7 @@ async fn five_stages_and_two_actors_live_under_the_supervisor() {
         [
             "validator",
             "gate",
+            "hold",
             "idempotency",
             "executor",
             "recorder",
