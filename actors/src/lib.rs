@@ -40,6 +40,7 @@ pub mod idempotency;
 mod intake;
 pub mod intent;
 pub mod key;
+pub mod letters;
 mod recent;
 mod recorder;
 pub mod retry;
@@ -57,7 +58,8 @@ pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Val
 pub use answers::{Answer, Done};
 /// The Store's own words, for doors that show what is remembered.
 pub use effectd_bus::{
-    Cursor, LogStanding, Order, ReceiptPage, ReceiptQuery, Store, StoreError, StoredEntry,
+    Body, Cursor, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery, Store, StoreError,
+    StoredEntry, StoredEvent, StoredLetter, TopicName,
 };
 pub use effectd_policy::{Decider, Grant};
 pub use held::Held;

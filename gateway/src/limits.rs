@@ -59,4 +59,6 @@ effectd_contracts::bounds! {
     RETRY_AFTER: Duration = 1_000, "gateway.retry_after_ms", 1 ..= 3_600_000;
     /// What such a client is told to wait at most, in milliseconds: a backlog is seldom as slow as it looks for a moment.
     RETRY_AFTER_MAX: Duration = 60_000, "gateway.retry_after_ms_max", 1 ..= 86_400_000;
+    /// Dead letters or events in one answer to an operator: a page is held in memory, longer reads ask again.
+    UPKEEP_PAGE_MAX: usize = 500, "gateway.upkeep_page_max", 1 ..= 1_000;
 }

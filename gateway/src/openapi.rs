@@ -12,7 +12,10 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
 use crate::problem::Problem;
-use crate::routes::{actions, approvals, artifacts, breakers, grants, health, log, policy, receipts, tools};
+use crate::routes::{
+    actions, approvals, artifacts, breakers, dlq, grants, health, log, policy, receipts, store, tools,
+};
+use crate::upkeep::{CauseView, EventList, LetterList, LetterNow, LetterView, StoreView};
 use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
     HowWord, PromptView, StandingView,
@@ -72,6 +75,13 @@ const SCHEMAS: &str = "/components/schemas";
         breakers::show,
         breakers::trip,
         breakers::reset,
+        dlq::list,
+        dlq::causes,
+        dlq::show,
+        dlq::requeue,
+        dlq::purge,
+        store::stats,
+        store::events,
         health::healthz,
         health::readyz,
         health::metrics,
@@ -92,6 +102,12 @@ const SCHEMAS: &str = "/components/schemas";
         GrantList,
         GrantBody,
         BreakerView,
+        CauseView,
+        EventList,
+        LetterList,
+        LetterNow,
+        LetterView,
+        StoreView,
         State,
         Problem,
         Change,

@@ -1,30 +1,31 @@
 //! `effectd store`: looking after what is on disk while nobody uses it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Subcommand;
+use effectd_bus::embedded::EmbeddedConfig;
 use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
 use effectd_bus::embedded::salvage::{Salvaged, salvage};
-use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Body, Store as _, StoreError, TopicName};
 use effectd_contracts::SystemClock;
+use effectd_gateway::upkeep::{self, EventList, StoreView};
+use hyper::Method;
 use serde_json::{Value, json};
 
-use super::backend::client_state;
+use super::backend::{Trouble, client_state};
 use super::output::{Form, Printer};
+use super::stored::Keeper;
 use super::{Common, complain};
+use crate::client::percent_encoded;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::state::State;
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
-/// Events that are read at once.
-const EXPORT_PAGE: usize = 500;
 
 /// Check the store, make its index anew, save what a damaged one still has, count what is in it
 ///
-/// These commands need the store for themselves: while a daemon runs on it, they say so and exit with 75.
+/// `stats` and `export` go through the daemon if one runs. `check`, `rebuild` and `salvage` need the store for
+/// themselves: while a daemon runs on it, they say so and exit with 75.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
 pub(super) struct StoreCommand {
@@ -70,9 +71,9 @@ enum Command {
         /// Which topic
         #[arg(value_name = "TOPIC")]
         topic: String,
-        /// The first event
-        #[arg(long, default_value = "0", value_name = "OFFSET")]
-        from: u64,
+        /// The first event; without it, the very first
+        #[arg(long, value_name = "OFFSET")]
+        from: Option<u64>,
     },
     /// Count what is in the store
     #[command(after_help = "Example:\n  effectd store stats -o json")]
@@ -89,8 +90,8 @@ impl StoreCommand {
             Command::Check { output } => check(common, *output),
             Command::Rebuild { output } => rebuild(common, *output),
             Command::Salvage { into, output } => save(common, into, *output),
-            Command::Export { topic, from } => export(common, topic, *from),
-            Command::Stats { output } => stats(common, *output),
+            Command::Export { topic, from } => return super::block_on(export(common, topic, *from)),
+            Command::Stats { output } => return super::block_on(stats(common, *output)),
         };
         outcome.unwrap_or_else(|error| {
             complain(&error);
@@ -183,70 +184,44 @@ fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Err
 }
 
 /// Reads page by page, so that a topic of any length takes the same memory.
-fn export(common: &Common, topic: &str, from: u64) -> Result<Exit, Error> {
-    let store = embedded::open(config(common)?, Arc::new(SystemClock))?;
-    let topic = TopicName::new(topic)?;
+async fn export(common: &Common, topic: &str, from: Option<u64>) -> Result<Exit, Trouble> {
+    let mut keeper = Keeper::reach(common).await?;
     let mut printer = Printer::new(Form::Jsonl, true, &COLUMNS);
     let mut from = from;
     loop {
-        let page = store.read(&topic, from, EXPORT_PAGE)?;
-        for event in &page.events {
-            let body = match &event.body {
-                Body::Clear(bytes) => serde_json::from_slice(bytes)
-                    .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned())),
-                Body::Opened(_) | Body::Shredded => Value::Null,
-            };
-            let value = json!({
-                "offset": event.offset,
-                "event_id": event.event_id.as_str(),
-                "time": event.time.to_string(),
-                "stored_at": event.stored_at.to_string(),
-                "trace_id": event.trace_id.as_str(),
-                "action_id": event.action_id.as_ref().map(|id| id.as_str()),
-                "sealed": !matches!(event.body, Body::Clear(_)),
-                "body": body,
-            });
-            printer.row(&value, &[]);
-        }
+        let query = from.map_or_else(String::new, |from| format!("?from={from}"));
+        let path = format!("/v1/store/topics/{}{query}", percent_encoded(topic));
+        let page: EventList = keeper
+            .ask(Method::GET, &path, |store| upkeep::events(store, topic, from))
+            .await?;
+        page.events.iter().for_each(|event| printer.row(event, &[]));
         if page.next >= page.end || page.events.is_empty() {
             break;
         }
-        from = page.next;
+        from = Some(page.next);
     }
     printer.finish();
-    store.close()?;
+    keeper.close()?;
     Ok(Exit::Done)
 }
 
-fn stats(common: &Common, form: Form) -> Result<Exit, Error> {
-    let config = config(common)?;
-    let state = config.state.clone();
-    let store = embedded::open(config, Arc::new(SystemClock))?;
-    let topics: serde_json::Map<String, Value> = store
-        .topics()?
-        .into_iter()
-        .map(|(topic, end)| (topic.to_string(), json!(end)))
-        .collect();
-    let letters: u64 = store.letter_groups(None)?.iter().map(|group| group.count).sum();
-    let open = store.stats().intents_open;
-    store.close()?;
-    let size = |name: &str| -> Result<u64, Error> {
-        let path = state.join(name);
-        size_of(&path).map_err(|error| {
-            let reason = format!("{}: {error}", path.display());
-            Error::Store(StoreError::Unavailable { reason })
-        })
-    };
-    show(
-        &json!({
-            "events": topics,
-            "dead_letters": letters,
-            "open_intents": open,
-            "journal_bytes": size("journal")?,
-            "index_bytes": size("index")?,
-        }),
-        form,
-    );
+async fn stats(common: &Common, form: Form) -> Result<Exit, Trouble> {
+    let mut keeper = Keeper::reach(common).await?;
+    let told: StoreView = keeper.ask(Method::GET, "/v1/store", upkeep::stats).await?;
+    keeper.close()?;
+    let mut value = serde_json::to_value(&told).unwrap_or_default();
+    // Whoever may look into the state directory sees what it takes on disk.
+    let state = client_state(common);
+    for (name, field) in [
+        ("journal", "journal_bytes"),
+        ("index", "index_bytes"),
+        ("blobs", "blob_bytes"),
+    ] {
+        if let Ok(bytes) = size_of(&state.join(name)) {
+            value[field] = json!(bytes);
+        }
+    }
+    show(&value, form);
     Ok(Exit::Done)
 }
 

@@ -110,3 +110,48 @@ pub(super) async fn wait_for(common: &Common, action: &ActionId, wait: Duration)
     runtime.stop().await;
     Ok(told)
 }
+
+/// Who has the store: the daemon, or, where none runs, this process.
+pub(super) enum Keeper {
+    Daemon(Client),
+    Direct(Box<dyn Store>),
+}
+
+impl Keeper {
+    /// The daemon if one runs; otherwise the store itself, and says so.
+    pub(super) async fn reach(common: &Common) -> Result<Self, Trouble> {
+        let path = client_state(common);
+        let socket = socket(common, &path)?;
+        let mut client = Client::new(&socket);
+        match client.is_there().await {
+            Err(ClientError::NoDaemon(_)) => {
+                State::existing(&path)?;
+                say_direct(&socket, &path);
+                let (_, store) = open(common, &path)?;
+                Ok(Keeper::Direct(store))
+            }
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(Keeper::Daemon(client)),
+        }
+    }
+
+    /// Asks the daemon at this path, or does the same here.
+    pub(super) async fn ask<T: serde::de::DeserializeOwned>(
+        &mut self,
+        method: hyper::Method,
+        path: &str,
+        directly: impl FnOnce(&dyn Store) -> Result<T, effectd_bus::StoreError>,
+    ) -> Result<T, Trouble> {
+        match self {
+            Keeper::Daemon(client) => client.call(method, path, "").await?.map_err(Trouble::Refused),
+            Keeper::Direct(store) => Ok(directly(&**store).map_err(crate::error::Error::from)?),
+        }
+    }
+
+    pub(super) fn close(self) -> Result<(), Trouble> {
+        if let Keeper::Direct(store) = self {
+            store.close().map_err(crate::error::Error::from)?;
+        }
+        Ok(())
+    }
+}

@@ -25,4 +25,5 @@ mod policy;
 mod receipts;
 mod signals;
 mod tools;
+mod upkeep;
 mod without_daemon;

@@ -14,7 +14,7 @@ use effectd_contracts::{Code, Failure, Phase};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::json;
+use super::{json, operators};
 use crate::desk::Desk;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -65,7 +65,7 @@ pub(crate) async fn list(
     State(desk): State<Arc<Desk>>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "breakers are")?;
     let views = breakers(&desk).list().into_iter().map(BreakerView::from);
     Ok(json(StatusCode::OK, &views.collect::<Vec<_>>()))
 }
@@ -87,7 +87,7 @@ pub(crate) async fn show(
     Extension(peer): Extension<Peer>,
     key: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
     Ok(shown(&desk, &key))
 }
@@ -117,7 +117,7 @@ pub(crate) async fn trip(
     Extension(peer): Extension<Peer>,
     key: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
     let written = breakers(&desk).trip(&key).await;
     changed(&desk, &key, written)
@@ -141,7 +141,7 @@ pub(crate) async fn reset(
     Extension(peer): Extension<Peer>,
     key: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
     let written = breakers(&desk).reset(&key).await;
     changed(&desk, &key, written)
@@ -166,12 +166,4 @@ fn checked(key: Result<Path<String>, PathRejection>) -> Result<String, Problem> 
         return Err(Problem::of(Kind::BreakerUnknown, "no breaker can have this key"));
     }
     Ok(key)
-}
-
-fn operators_only(peer: &Peer) -> Result<(), Problem> {
-    if peer.operator {
-        return Ok(());
-    }
-    let why = "breakers are for root and the user that the daemon runs as; ask one of them";
-    Err(Problem::of(Kind::OperatorsOnly, why))
 }

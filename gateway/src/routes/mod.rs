@@ -4,11 +4,14 @@ pub(crate) mod actions;
 pub(crate) mod approvals;
 pub(crate) mod artifacts;
 pub(crate) mod breakers;
+pub(crate) mod dlq;
 pub(crate) mod grants;
 pub(crate) mod health;
 pub(crate) mod log;
+mod operators;
 pub(crate) mod policy;
 pub(crate) mod receipts;
+pub(crate) mod store;
 pub(crate) mod tools;
 
 use std::sync::Arc;
@@ -70,6 +73,13 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/breakers/{key}", get(breakers::show))
         .route("/v1/breakers/{key}/trip", post(breakers::trip))
         .route("/v1/breakers/{key}/reset", post(breakers::reset))
+        .route("/v1/dlq", get(dlq::list))
+        .route("/v1/dlq/causes", get(dlq::causes))
+        .route("/v1/dlq/{letter}", get(dlq::show))
+        .route("/v1/dlq/{letter}/requeue", post(dlq::requeue))
+        .route("/v1/dlq/{letter}/purge", post(dlq::purge))
+        .route("/v1/store", get(store::stats))
+        .route("/v1/store/topics/{topic}", get(store::events))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

@@ -6,12 +6,11 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_contracts::{ActionRequest, json as strict};
 use serde::Serialize;
 
-use super::{json, receipts};
+use super::{operators, receipts};
 use crate::desk::Desk;
 use crate::limits::CHANGE_BYTES_MAX;
 use crate::peer::Peer;
@@ -33,7 +32,7 @@ pub(crate) async fn show(
     State(desk): State<Arc<Desk>>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "the policy is")?;
     work(&desk, |host| Ok(host.policy())).await
 }
 
@@ -54,7 +53,7 @@ pub(crate) async fn check(
     State(desk): State<Arc<Desk>>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "the policy is")?;
     work(&desk, |host| host.check_policy()).await
 }
 
@@ -75,7 +74,7 @@ pub(crate) async fn reload(
     State(desk): State<Arc<Desk>>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "the policy is")?;
     work(&desk, |host| host.reload_policy()).await
 }
 
@@ -100,7 +99,7 @@ pub(crate) async fn change(
     Extension(peer): Extension<Peer>,
     body: Body,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, "the policy is")?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let change: PolicyChange = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
         .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?;
@@ -152,23 +151,10 @@ pub(crate) async fn explain_receipt(
     work(&desk, move |host| host.explain_receipt(&receipt)).await
 }
 
-fn operators_only(peer: &Peer) -> Result<(), Problem> {
-    if peer.operator {
-        return Ok(());
-    }
-    let why = "the policy is for root and the user that the daemon runs as; ask one of them";
-    Err(Problem::of(Kind::OperatorsOnly, why))
-}
-
-/// Compiling a policy takes milliseconds, and a change waits for the disk: neither on a worker that others need.
 async fn work<T: Serialize + Send + 'static>(
     desk: &Arc<Desk>,
     ask: impl FnOnce(&dyn Host) -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
-    let _turn = desk.turn().await?;
     let host = desk.host.clone();
-    match tokio::task::spawn_blocking(move || ask(&*host)).await {
-        Ok(answer) => Ok(json(StatusCode::OK, &answer?)),
-        Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
-    }
+    operators::work(desk, move || ask(&*host)).await
 }

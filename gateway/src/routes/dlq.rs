@@ -1,0 +1,136 @@
+//! Dead letters, for operators: what was given up, and what to do about it.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use effectd_actors::StoreError;
+
+use super::{operators, query_invalid};
+use crate::desk::Desk;
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+use crate::upkeep::{self, CauseView, LetterList, LetterNow, LetterQuery, LetterView};
+
+const WHO: &str = "dead letters are";
+
+/// Dead letters, oldest first
+#[utoipa::path(
+    get,
+    path = "/v1/dlq",
+    tag = "dlq",
+    params(LetterQuery),
+    responses(
+        (status = 200, description = "Some of them, and where to go on", body = LetterList),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn list(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    query: Result<Query<LetterQuery>, QueryRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let Query(query) = query.map_err(|error| query_invalid(&error))?;
+    operators::with_parts(&desk, move |parts| upkeep::letters(&*parts.store, &query)).await
+}
+
+/// The causes that dead letters have in common, most frequent first
+#[utoipa::path(
+    get,
+    path = "/v1/dlq/causes",
+    tag = "dlq",
+    responses(
+        (status = 200, description = "All of them", body = Vec<CauseView>),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn causes(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    operators::with_parts(&desk, |parts| upkeep::causes(&*parts.store)).await
+}
+
+/// One dead letter
+#[utoipa::path(
+    get,
+    path = "/v1/dlq/{letter}",
+    tag = "dlq",
+    params(("letter" = u64, Path, description = "Its number")),
+    responses(
+        (status = 200, description = "Why, how often it was tried, and its receipt", body = LetterView),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such letter", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn show(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    letter: Result<Path<u64>, PathRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let letter = number(letter)?;
+    let unknown = StoreError::NotFound {
+        what: "the dead letter",
+    };
+    operators::with_parts(&desk, move |parts| {
+        upkeep::letter(&*parts.store, letter)?.ok_or(unknown)
+    })
+    .await
+}
+
+/// Put a dead letter on the bus again
+///
+/// With its action id and key; it passes every gate again. Done again, it does nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/dlq/{letter}/requeue",
+    tag = "dlq",
+    params(("letter" = u64, Path, description = "Its number")),
+    responses(
+        (status = 200, description = "What became of it", body = LetterNow),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn requeue(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    letter: Result<Path<u64>, PathRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let letter = number(letter)?;
+    operators::with_parts(&desk, move |parts| {
+        upkeep::requeue(&*parts.store, letter, parts.clock.now())
+    })
+    .await
+}
+
+/// Forget a dead letter; its receipt stays
+#[utoipa::path(
+    post,
+    path = "/v1/dlq/{letter}/purge",
+    tag = "dlq",
+    params(("letter" = u64, Path, description = "Its number")),
+    responses(
+        (status = 200, description = "What became of it", body = LetterNow),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn purge(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    letter: Result<Path<u64>, PathRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let letter = number(letter)?;
+    operators::with_parts(&desk, move |parts| upkeep::purge(&*parts.store, letter)).await
+}
+
+fn number(letter: Result<Path<u64>, PathRejection>) -> Result<u64, Problem> {
+    let Path(letter) = letter.map_err(|error| Problem::of(Kind::LetterUnknown, error.body_text()))?;
+    Ok(letter)
+}

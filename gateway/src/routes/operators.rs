@@ -1,0 +1,69 @@
+//! What only operators may do, and work that takes a thread for a while.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use effectd_actors::{Parts, StoreError};
+use serde::Serialize;
+
+use super::json;
+use crate::desk::{Desk, unavailable};
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+
+/// Lets root and the user that the daemon runs as pass; `what` is said to everybody else.
+pub(super) fn only(peer: &Peer, what: &str) -> Result<(), Problem> {
+    if peer.operator {
+        return Ok(());
+    }
+    let why = format!("{what} for root and the user that the daemon runs as; ask one of them");
+    Err(Problem::of(Kind::OperatorsOnly, why))
+}
+
+/// Does what waits for the disk, or computes for long, on a thread that nobody else needs; a few at a time.
+pub(super) async fn work<T: Serialize + Send + 'static>(
+    desk: &Arc<Desk>,
+    ask: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<Response, Problem> {
+    let _turn = desk.turn().await?;
+    match tokio::task::spawn_blocking(ask).await {
+        Ok(answer) => Ok(json(StatusCode::OK, &answer?)),
+        Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
+    }
+}
+
+/// [`work`] on what the pipeline is made of, mostly its store.
+pub(super) async fn with_parts<T: Serialize + Send + 'static>(
+    desk: &Arc<Desk>,
+    ask: impl FnOnce(&Parts) -> Result<T, StoreError> + Send + 'static,
+) -> Result<Response, Problem> {
+    let host = desk.host.clone();
+    work(desk, move || {
+        ask(host.pipeline().parts()).map_err(|error| refused(&error))
+    })
+    .await
+}
+
+/// The store said no.
+fn refused(error: &StoreError) -> Problem {
+    match error {
+        StoreError::NotFound { .. } => Problem::of(Kind::LetterUnknown, error.to_string()),
+        StoreError::Invalid(_) | StoreError::TooLarge { .. } => {
+            Problem::of(Kind::QueryInvalid, error.to_string())
+        }
+        StoreError::Overloaded { .. }
+        | StoreError::LeaseLost
+        | StoreError::StaleFence { .. }
+        | StoreError::AlreadyReceipted { .. }
+        | StoreError::Conflict { .. }
+        | StoreError::VersionMismatch { .. }
+        | StoreError::Full
+        | StoreError::Unavailable { .. }
+        | StoreError::Closed
+        | StoreError::Locked { .. }
+        | StoreError::Newer { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::Keys { .. } => unavailable(error),
+    }
+}
