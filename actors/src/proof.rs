@@ -227,7 +227,11 @@ impl Checker {
             );
         }
         match looked {
-            Looked::Gone => self.report.gone += 1,
+            Looked::Gone => {
+                self.report.gone += 1;
+                // What was let go may be the receipt of any intent before it.
+                self.open.clear();
+            }
             Looked::Unreadable(why) => self.find(at, format!("entry {} cannot be read: {why}", line.index)),
             Looked::Intent(action) => {
                 self.report.intents += 1;
