@@ -111,7 +111,7 @@ impl Get {
             (None, [only]) => only,
             (None, []) => {
                 complain(&"that action said nothing at length; `effectd receipts show` has all of it");
-                return Ok(Exit::Usage);
+                return Ok(Exit::Failed);
             }
             (None, [_, _, ..]) => {
                 complain(&format!(

@@ -311,6 +311,7 @@ fn run_example(place: &Place, example: &str) {
         "effectd cancel",
         "effectd init",
         "effectd dlq show",
+        "effectd artifacts get",
         "effectd approvals show",
         "effectd approvals approve",
         "effectd approvals deny",

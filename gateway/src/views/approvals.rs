@@ -244,7 +244,8 @@ impl ApprovalView {
             digest: written(&hold.digest),
             asked_at: hold.asked_at.to_string(),
             expires_at: Some(hold.expires_at.to_string()),
-            prompt: Some(PromptView::of(parts, hold)),
+            // What is decided is shown to nobody any more, also while it is on its way.
+            prompt: hold.decided().is_none().then(|| PromptView::of(parts, hold)),
             decided: hold.decided().cloned(),
         }
     }
