@@ -369,8 +369,11 @@ impl Table {
         self.log.settle(frozen.log_size)?;
         base.write(&frozen.layer, &frozen.vouch)?;
         drop(frozen);
-        let moved = self.write().frozen.take();
+        // Under both locks: once the layer is gone the writer may hand over the next one, and its amount must stay.
+        let mut recent = self.write();
+        let moved = recent.frozen.take();
         self.work().frozen = Amount::default();
+        drop(recent);
         self.moved.notify_all();
         // Thousands of small pieces of memory are given back without holding anyone up.
         drop(moved);
@@ -528,3 +531,6 @@ fn before(key: &[u8]) -> Option<Vec<u8>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,13 +102,23 @@ impl Desk {
 
     /// How an action stands. What belongs to somebody else is as good as unknown.
     pub(crate) async fn find(&self, action: &ActionId, peer: &Peer) -> Result<Found, Problem> {
+        // It goes from the bus to those who decide, back, and to its receipt: one that was nowhere may have passed us.
+        for _ in 0..LOOKS {
+            if let Some(found) = self.look_for(action, peer).await? {
+                return Ok(found);
+            }
+        }
+        Ok(Found::Unknown)
+    }
+
+    async fn look_for(&self, action: &ActionId, peer: &Peer) -> Result<Option<Found>, Problem> {
         if let Some(done) = self.receipt_of(action)? {
-            return Ok(seen(done, peer));
+            return Ok(Some(seen(done, peer)));
         }
         let waiting = look::waiting(self.pipeline().parts(), action).await;
         if let Some((held, principal)) = waiting.map_err(|error| unavailable(&error))? {
             let ours = peer.operator || principal == peer.principal;
-            return Ok(match held.filter(|_| ours) {
+            return Ok(Some(match held.filter(|_| ours) {
                 Some(held) => Found::Held(held),
                 // It is decided, and being carried out or ended.
                 None if ours => match self.receipt_of(action)? {
@@ -116,14 +126,9 @@ impl Desk {
                     None => Found::Accepted,
                 },
                 None => Found::Unknown,
-            });
+            }));
         }
-        if self.is_open(action, peer).await? {
-            return Ok(Found::Accepted);
-        }
-        // It may have ended between the two looks.
-        let done = self.receipt_of(action)?;
-        Ok(done.map_or(Found::Unknown, |done| seen(done, peer)))
+        Ok(self.is_open(action, peer).await?.then_some(Found::Accepted))
     }
 
     fn receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Problem> {
@@ -147,6 +152,9 @@ impl Desk {
         Ok(groups.iter().any(|group| group.committed <= found.offset))
     }
 }
+
+/// How often an action that was found nowhere is looked for: it moves twice at most while somebody looks.
+const LOOKS: usize = 3;
 
 /// The store could not answer.
 pub(crate) fn unavailable(error: &StoreError) -> Problem {
