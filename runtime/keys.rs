@@ -47,6 +47,7 @@ pub fn current(directory: &Path, store: &dyn Store) -> Result<Identity, Error> {
 pub fn rotate(directory: &Path, store: &dyn Store, now: Timestamp) -> Result<KeyEntry, Error> {
     let old = current(directory, store)?;
     log::enrol(store, &old, now)?;
+    log::check_room(store)?;
     let next = directory.join(NEXT);
     let digest = key(&directory.join(DIGEST))?;
     let new = Identity::new(&*key(&next)?, *digest);
@@ -183,5 +184,31 @@ mod tests {
         assert_eq!(current(folder.path(), &store).unwrap().key_id(), third.key_id());
         assert!(!next.exists());
         assert_eq!(log::keys(&store).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_log_that_has_had_all_its_keys_takes_no_other_and_goes_on() {
+        use effectd_actors::limits::KEYS_MAX;
+        use effectd_contracts::{Clock, SystemClock};
+        let folder = tempfile::tempdir().unwrap();
+        let store = effectd_bus::memory::open(std::sync::Arc::new(SystemClock)).unwrap();
+        let now = SystemClock.now();
+        let mut last = Identity::new(&[0; 32], [0; 32]);
+        log::enrol(&store, &last, now).unwrap();
+        for n in 2..KEYS_MAX {
+            let mut secret = [0; 32];
+            secret[..8].copy_from_slice(&n.to_be_bytes());
+            let next = Identity::new(&secret, [0; 32]);
+            log::succeed(&store, &last, &next, now).unwrap();
+            last = next;
+        }
+        // The last one that there is room for.
+        let current = current(folder.path(), &store).unwrap();
+        log::succeed(&store, &last, &current, now).unwrap();
+        let refused = rotate(folder.path(), &store, now).map_err(|error| error.to_string());
+        assert!(refused.is_err_and(|why| why.contains("as many as it may")));
+        assert!(!folder.path().join(NEXT).exists(), "nothing was begun");
+        log::enrol(&store, &current, now).unwrap();
+        assert_eq!(log::keys(&store).unwrap().len(), KEYS_MAX);
     }
 }

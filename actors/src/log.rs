@@ -88,12 +88,23 @@ fn keep(store: &dyn Store) -> Result<(), StoreError> {
     store.change(change).wait().map(drop)
 }
 
+/// Refuses one key more than a log may have: those who check it look at no more, and would not know the last one.
+pub fn check_room(store: &dyn Store) -> Result<(), StoreError> {
+    if keys(store)?.len() < KEYS_MAX {
+        return Ok(());
+    }
+    Err(StoreError::Invalid(format!(
+        "the log has had {KEYS_MAX} keys, as many as it may; keep this state directory, and begin another one"
+    )))
+}
+
 /// Notes the key if the log does not name it as the last one. Asked again, it does nothing.
 pub fn enrol(store: &dyn Store, identity: &Identity, now: Timestamp) -> Result<(), StoreError> {
     let last = keys(store)?.pop();
     if last.as_ref().is_some_and(|last| last.key_id == identity.key_id()) {
         return keep(store);
     }
+    check_room(store)?;
     if let Some(last) = &last {
         tracing::warn!(
             key_id = identity.key_id(),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json as value;
 
 use super::receipts::find;
-use super::{json, query_invalid};
+use super::{json, operators, query_invalid};
 use crate::desk::{Desk, unavailable};
 use crate::limits::LOG_LIST_MAX;
 use crate::peer::Peer;
@@ -66,7 +66,7 @@ pub(crate) async fn sign(
     State(desk): State<Arc<Desk>>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, EVERYBODYS)?;
     let head = log::head(desk.pipeline().parts()).await;
     Ok(json(StatusCode::OK, &head.map_err(|error| unavailable(&error))?))
 }
@@ -103,7 +103,7 @@ pub(crate) async fn entries(
     Extension(peer): Extension<Peer>,
     range: Result<Query<Range>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    operators_only(&peer)?;
+    operators::only(&peer, EVERYBODYS)?;
     let (from, limit) = bounds(range)?;
     let lines = reading(&desk, move |store| lines(&store.log_entries(from, limit)?));
     Ok(json(StatusCode::OK, &lines.await?))
@@ -205,10 +205,5 @@ async fn reading<T: Serialize + Send + 'static>(
     }
 }
 
-fn operators_only(peer: &Peer) -> Result<(), Problem> {
-    if peer.operator {
-        return Ok(());
-    }
-    let why = "the log holds everybody's receipts, and is for root and the user that the daemon runs as";
-    Err(Problem::of(Kind::OperatorsOnly, why))
-}
+/// Why not everybody may read all of it.
+const EVERYBODYS: &str = "the log holds everybody's receipts, and is";
