@@ -1,6 +1,6 @@
 //! The runtime as it stands behind the door.
 
-use effectd_actors::Pipeline;
+use effectd_actors::{Pipeline, Swap};
 use effectd_contracts::{ActionRequest, Principal, Receipt};
 use effectd_gateway::Host;
 use effectd_gateway::problem::Problem;
@@ -38,6 +38,11 @@ impl Host for Runtime {
     fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
         Runtime::change_policy(self, judge::change(change)).map_err(|error| judge::problem(&error))?;
         Ok(Host::policy(self))
+    }
+
+    fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem> {
+        policy_store::prepare(self.state(), &**self.store(), judge::change(change))
+            .map_err(|error| judge::problem(&error))
     }
 
     fn explain_request(

@@ -32,20 +32,31 @@ pub fn load(state: &State, store: &dyn Store) -> Result<Policy, Error> {
     state.load_policy(&overlay(store)?.0)
 }
 
+/// A change of the policy that somebody else writes, in one step with something of their own. Whether the policy compiles
+/// with it has been tried.
+pub fn prepare(state: &State, store: &dyn Store, change: Change) -> Result<Swap, Error> {
+    Ok(prepared(state, store, change)?.0)
+}
+
+fn prepared(state: &State, store: &dyn Store, change: Change) -> Result<(Swap, Policy), Error> {
+    let (mut changed, expect) = overlay(store)?;
+    changed.apply(change).map_err(Box::new)?;
+    let policy = state.load_policy(&changed)?;
+    let bytes = serde_json::to_vec(&changed).map_err(|error| Error::Internal(error.to_string()))?;
+    let swap = Swap {
+        family: FamilyName::new(FAMILY)?,
+        key: OVERLAY.to_owned(),
+        expect,
+        change: EntryChange::Put(NewBody::Clear(bytes)),
+    };
+    Ok((swap, policy))
+}
+
 /// Makes a change and answers the policy with it. A change under which the policy does not compile, or fails one of its own
 /// examples, is refused, and everything stays as it was.
 pub fn change(state: &State, store: &dyn Store, change: Change) -> Result<Policy, Error> {
     loop {
-        let (mut changed, expect) = overlay(store)?;
-        changed.apply(change.clone()).map_err(Box::new)?;
-        let policy = state.load_policy(&changed)?;
-        let bytes = serde_json::to_vec(&changed).map_err(|error| Error::Internal(error.to_string()))?;
-        let swap = Swap {
-            family: FamilyName::new(FAMILY)?,
-            key: OVERLAY.to_owned(),
-            expect,
-            change: EntryChange::Put(NewBody::Clear(bytes)),
-        };
+        let (swap, policy) = prepared(state, store, change.clone())?;
         match store
             .change(StoreChange {
                 swaps: vec![swap],

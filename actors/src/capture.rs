@@ -37,6 +37,8 @@ struct Account<'a> {
     effects: Effects,
     allowed: Millis,
     artifacts: Vec<String>,
+    /// Nothing in its parameters is secret, though no tool says so.
+    plain: bool,
 }
 
 /// The receipt of an action that ran.
@@ -58,6 +60,7 @@ pub(crate) fn ran(parts: &Parts, action: &Action<Finished>, artifacts: Vec<Strin
         effects: ended.effects.clone(),
         allowed: Millis::from(action.state.timeout()),
         artifacts,
+        plain: false,
     };
     let receipt = receipt(parts, account);
     let changed = match &receipt.effects {
@@ -111,6 +114,7 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
         effects,
         allowed: Millis::ZERO,
         artifacts: Vec::new(),
+        plain: false,
     };
     let receipt = receipt(parts, account);
     let letter = refusal
@@ -126,6 +130,32 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
         letter,
         Vec::new(),
     );
+    Captured { receipt, completion }
+}
+
+/// The receipt of something that was done to effectd itself: no tool ran, and nothing in it is secret.
+pub(crate) fn acted(parts: &Parts, action: &Action<()>) -> Captured {
+    let done = ToolOutput::new(Value::Object(Map::new()), None);
+    let account = Account {
+        ticket: &action.ticket,
+        request: &action.request,
+        params: &action.request.params,
+        spec: None,
+        ruling: None,
+        key: None,
+        result: Ok(&done),
+        outcome: Outcome::Executed,
+        attempts: Vec::new(),
+        used: Used::default(),
+        isolation: None,
+        effects: Effects::None,
+        allowed: Millis::ZERO,
+        artifacts: Vec::new(),
+        plain: true,
+    };
+    let receipt = receipt(parts, account);
+    let digest = parts.identity.keyed(&action.request.params_digest());
+    let completion = completion(parts, &action.ticket, &receipt, digest, None, None, Vec::new());
     Captured { receipt, completion }
 }
 
@@ -157,7 +187,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         status: outcome.project().receipt.unwrap_or(Status::Error),
         error: account.result.err().cloned(),
         inputs: shown(parts, account.params, |name| {
-            spec.is_some_and(|spec| spec.is_public_param(name))
+            account.plain || spec.is_some_and(|spec| spec.is_public_param(name))
         }),
         outputs: outputs(parts, account.result.ok(), spec, outcome, &account.artifacts),
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),

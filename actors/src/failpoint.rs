@@ -9,7 +9,7 @@ use effectd_contracts::ActionId;
 
 /// Every point there is, in the order of the way, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 29] = [
+pub const POINTS: [&str; 31] = [
     "door.before_publish",
     "door.after_publish",
     "intake.before_lease",
@@ -24,6 +24,8 @@ pub const POINTS: [&str; 29] = [
     "held.before_decide",
     "held.after_decide",
     "held.before_end",
+    "held.before_act",
+    "held.after_act",
     "idempotency.begin",
     "idempotency.before_claim",
     "idempotency.after_claim",

@@ -8,6 +8,7 @@
 //!
 //! Whatever is decided and not yet carried out when a process dies is found by [`tidy::all`], at the next start.
 
+pub(crate) mod acts;
 pub mod ask;
 pub mod decide;
 pub mod entries;

@@ -59,7 +59,7 @@ pub use answers::{Answer, Done};
 /// The Store's own words, for doors that show what is remembered.
 pub use effectd_bus::{
     Body, Cursor, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery, Store, StoreError,
-    StoredEntry, StoredEvent, StoredLetter, TopicName,
+    StoredEntry, StoredEvent, StoredLetter, Swap, TopicName,
 };
 pub use effectd_policy::{Decider, Grant};
 pub use held::Held;
@@ -68,6 +68,6 @@ pub use metrics::Metrics;
 pub use parts::{Ingredients, Parts, SpaceRoots};
 pub use pipeline::{Incoming, Pipeline, StartError};
 pub use preimage::{Looked, Witness};
-pub use registry::{Definition, Entry, ParamRule, Registry, RegistryError, Source};
+pub use registry::{Definition, Entry, OWN, ParamRule, Registry, RegistryError, Source};
 pub use settings::Settings;
 pub use withdraw::{Canceller, Withdrawal};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use effectd_bus::{Completion, Link, Shelf, StoreError, StoredReceipt};
 use effectd_contracts::digest::unhex;
 use effectd_contracts::{
-    ActionId, ApprovalId, Code, DecisionData, Digest, Event, Failure, Phase, Receipt, ReceiptId, Topic,
+    ActionId, ApprovalId, Code, DecisionData, Digest, Event, Failure, Phase, Receipt, ReceiptId, Status,
+    Topic,
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
@@ -189,6 +190,14 @@ impl Recorder {
         Ok(done)
     }
 
+    /// The receipt of something that was done to effectd itself.
+    pub(crate) async fn acted(&self, action: Action<()>) -> Result<(), StoreError> {
+        let Captured { receipt, completion } = capture::acted(&self.parts, &action);
+        self.commit(completion).await?;
+        self.written(&action, receipt, None);
+        Ok(())
+    }
+
     /// What a receipt that is on disk leaves in figures and log.
     fn written(&self, action: &Action<()>, receipt: Receipt, result: Option<Arc<Value>>) -> Done {
         self.count(&receipt);
@@ -354,7 +363,7 @@ impl Recorder {
     fn count(&self, receipt: &Receipt) {
         let metrics = &self.parts.metrics;
         // A tool that does not exist has no series of its own: ids from outside must not make labels.
-        let tool = if receipt.tool_version.is_some() {
+        let tool = if receipt.tool_version.is_some() || receipt.status == Status::Ok {
             receipt.tool_id.as_str()
         } else {
             "unknown"

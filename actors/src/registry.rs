@@ -57,6 +57,9 @@ impl fmt::Display for Source {
     }
 }
 
+/// What the receipts of things that are done to effectd itself have in the place of a tool begins so. No tool does.
+pub const OWN: &str = "effectd.";
+
 /// All that is brought to register a tool.
 #[derive(Clone)]
 pub struct Definition {
@@ -138,6 +141,14 @@ pub enum RegistryError {
         /// Who does not get it.
         refused: Source,
     },
+    /// The name would look like something that effectd itself does.
+    #[error(
+        "tool {name} is refused: names that begin with `{OWN}` stand for what is done to effectd itself; choose another name"
+    )]
+    Reserved {
+        /// The name.
+        name: ToolId,
+    },
     /// No tool has this id or alias.
     #[error("there is no tool {tool}; {}", match .nearest {
         Some(nearest) => format!("did you mean {nearest}?"),
@@ -175,6 +186,9 @@ impl Registry {
     pub fn register(&mut self, definition: Definition) -> Result<(), RegistryError> {
         let tool = definition.spec.tool_id.clone();
         for name in definition.aliases.iter().chain([&tool]) {
+            if name.as_str().starts_with(OWN) {
+                return Err(RegistryError::Reserved { name: name.clone() });
+            }
             if let Ok(holder) = self.find(name) {
                 return Err(RegistryError::Duplicate {
                     name: name.clone(),

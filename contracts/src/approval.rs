@@ -52,8 +52,10 @@ pub enum ApprovalVerdict {
     Always,
     /// No.
     Denied,
-    /// Nobody decided in time.
+    /// Nobody decided in time, or a grant is over.
     Expired,
+    /// A grant was taken back.
+    Revoked,
 }
 
 /// Whether whoever decides is someone else than whoever asks.
@@ -131,6 +133,8 @@ pub enum ApprovalNews {
     GrantUsed,
     /// A pre-approval was taken back.
     GrantRevoked,
+    /// A pre-approval is used up, its time is over, or nobody put it in force in time.
+    GrantEnded,
 }
 
 impl ApprovalNews {
@@ -147,6 +151,7 @@ impl ApprovalNews {
             Self::GrantCreated => "grant_created",
             Self::GrantUsed => "grant_used",
             Self::GrantRevoked => "grant_revoked",
+            Self::GrantEnded => "grant_ended",
         }
     }
 }

@@ -36,7 +36,7 @@ pub mod openapi;
 pub mod server;
 
 pub use error::GatewayError;
-pub use routes::approvals::wish;
+pub use routes::approvals::{mode, wish};
 pub use routes::grants::new as new_grant;
 pub use server::{Gateway, Host};
 pub use settings::{Dial, Settings};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::{Extension, Router};
-use effectd_actors::Pipeline;
+use effectd_actors::{Pipeline, Swap};
 use effectd_contracts::{ActionRequest, Principal, Receipt};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -44,6 +44,9 @@ pub trait Host: Send + Sync + 'static {
     fn reload_policy(&self) -> Result<PolicyView, Problem>;
     /// Makes a change beside the files, and puts it in force. Durable when it returns.
     fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
+    /// A change beside the files, tried and not made: for whoever makes it in one step with something else, and then
+    /// [`Host::reload_policy`].
+    fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem>;
     /// How a request of this principal would be judged.
     fn explain_request(&self, request: &ActionRequest, principal: &Principal)
     -> Result<Explanation, Problem>;

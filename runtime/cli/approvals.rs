@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
-use effectd_actors::held::decide::{approve, deny, standing_approval};
+use effectd_actors::held::decide::{Standing, approve, deny, standing_approval};
 use effectd_actors::held::{DecideError, Decided, entries};
 use effectd_actors::{Decider, Parts};
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ApprovalId, Mode, json as strict};
+use effectd_contracts::{ApprovalId, json as strict};
 use effectd_gateway::problem::{Kind, Problem};
+use effectd_gateway::views::ActionView;
 use effectd_gateway::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantView, HowWord, StandingView,
     undecided,
 };
-use effectd_gateway::views::{ActionView, PolicyChange};
 use hyper::Method;
 use serde::Serialize;
 
@@ -296,15 +296,15 @@ async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble>
                 common,
                 state,
                 async |parts: &std::sync::Arc<Parts>, place: &State| {
-                    let standing = match how {
-                        HowWord::Always => Some(standing(parts, id)?),
+                    let mut wish = effectd_gateway::wish(body.clone());
+                    wish.with = match how {
+                        HowWord::Always => {
+                            let change = judge::change(effectd_gateway::mode(standing(parts, id)?));
+                            Some(policy_store::prepare(place, &*parts.store, change).map_err(not_set)?)
+                        }
                         HowWord::Once | HowWord::Grant => None,
                     };
-                    let decided = approve(parts, id, &by, effectd_gateway::wish(body.clone())).await?;
-                    if let Some(standing) = standing {
-                        let change = judge::change(mode(&standing));
-                        policy_store::change(place, &*parts.store, change).map_err(not_set)?;
-                    }
+                    let decided = approve(parts, id, &by, wish).await?;
                     Ok(decision_view(parts, &decided))
                 },
             );
@@ -317,7 +317,7 @@ async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble>
 }
 
 fn not_set(error: Error) -> DecideError {
-    let message = format!("this one is approved, but the mode was not set: {error}");
+    let message = format!("nothing is approved, since the mode cannot be set: {error}");
     let code = effectd_contracts::Code::PolicyDenied;
     DecideError::Invalid(effectd_contracts::Failure::new(
         code,
@@ -326,18 +326,9 @@ fn not_set(error: Error) -> DecideError {
     ))
 }
 
-fn mode(standing: &StandingView) -> PolicyChange {
-    PolicyChange::SetOrgMode {
-        org: standing.org.clone(),
-        tool: standing.tool.clone(),
-        mode: Some(Mode::Allow),
-    }
-}
-
-fn standing(parts: &Parts, id: &ApprovalId) -> Result<StandingView, DecideError> {
+fn standing(parts: &Parts, id: &ApprovalId) -> Result<Standing, DecideError> {
     let hold = entries::hold(&*parts.store, id)?.ok_or(DecideError::Unknown)?;
-    let standing = standing_approval(parts, &hold.value)?;
-    Ok(standing.into())
+    standing_approval(parts, &hold.value)
 }
 
 /// Shows what a standing approval would change, and asks whether that is meant.
@@ -348,7 +339,7 @@ async fn agreed(common: &Common, yes: &Yes) -> Result<bool, Trouble> {
         async |client| get(client, id, "/always").await,
         async |state| {
             on_stored(common, state, async |parts: &std::sync::Arc<Parts>, _: &State| {
-                standing(parts, id)
+                standing(parts, id).map(StandingView::from)
             })
             .await
         },

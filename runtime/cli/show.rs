@@ -126,6 +126,7 @@ fn approved(receipt: &Receipt) -> String {
     let word = match approval.verdict {
         ApprovalVerdict::Once | ApprovalVerdict::Grant | ApprovalVerdict::Always => "",
         ApprovalVerdict::Denied => "no, ",
+        ApprovalVerdict::Revoked => "taken back, ",
         ApprovalVerdict::Expired => "by nobody in time, ",
     };
     let authority = match approval.authority {

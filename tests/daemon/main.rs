@@ -11,6 +11,7 @@ mod harness;
 #[path = "../harness/mod.rs"]
 mod shared;
 
+mod acts;
 mod answers;
 mod approvals;
 mod bad_clients;

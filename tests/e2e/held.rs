@@ -8,6 +8,7 @@ use effectd::{Answer, Config, Runtime};
 use effectd_actors::Decider;
 use effectd_actors::held::decide::{approve, deny};
 use effectd_actors::held::{Approve, DecideError, Held, How};
+use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Swap};
 use serde_json::{Value, json};
 
 use crate::harness::{Place, Running, program};
@@ -219,5 +220,43 @@ async fn by_the_clock_a_question_is_open_for_a_day_and_not_longer() {
         panic!("no end")
     };
     assert_eq!(done.receipt.outcome, Outcome::Executed);
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_cannot_be_read_keeps_nobody_from_the_others() {
+    let place = dangerous();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+    let start = async || {
+        let mut config = Config::embedded(place.state()).unwrap();
+        config.zygote_exe = program().into();
+        config.clock = clock.clone();
+        Runtime::start(config).await.unwrap()
+    };
+    let runtime = start().await;
+    let params = json!({ "path": "workspace/d.txt", "text": "d" });
+    held(&runtime, request("d-1", "files.write_text", params)).await;
+    // Its key sorts before all others.
+    let damaged = Swap {
+        family: FamilyName::new("holds").unwrap(),
+        key: "0".to_owned(),
+        expect: Expect::Absent,
+        change: EntryChange::Put(NewBody::Clear(b"{".to_vec())),
+    };
+    let change = Change {
+        swaps: vec![damaged],
+        ..Change::default()
+    };
+    runtime.store().change(change).await.unwrap();
+    assert!(runtime.stop().await);
+    clock.advance(Duration::from_secs(86_400));
+    // The start looks at everything that waits.
+    let runtime = start().await;
+    let waited = "d-1".parse().unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), runtime.pipeline().wait(&waited));
+    let Ok(Ok(Answer::Done(done))) = ended.await else {
+        panic!("no end")
+    };
+    assert_eq!(done.receipt.outcome, Outcome::Expired);
     assert!(runtime.stop().await);
 }

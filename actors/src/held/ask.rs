@@ -14,7 +14,7 @@ use crate::preimage;
 use crate::registry::Entry;
 
 /// The version of what is digested.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A question, before anybody is asked.
 #[derive(Debug, Clone)]
@@ -69,15 +69,50 @@ fn digest(
         "tool_version": spec.version,
         "tool_description": spec,
         "rules": {
-            "rule": decision.rule,
+            "rule": without_line(&decision.rule),
+            "gates": decision.gates,
+            "why": reasons(decision),
             "mode": decision.mode,
             "mode_source": decision.mode_source,
             "clamped_by": decision.clamped_by,
             "tier": decision.tier,
             "safety_class": decision.safety_class,
         },
+        // The paths that it will change, each with what stands there: with the parameters, all that its effect depends on.
         "stands": stands,
-        // What the tool says it would do; nothing can be asked that yet.
-        "previewed": [],
     }))
+}
+
+/// Where a rule stands, without the line: another line above it is not another rule. What it says is beside it.
+fn without_line(rule: &str) -> &str {
+    match rule.rsplit_once(':') {
+        Some((file, line)) if line.bytes().all(|byte| byte.is_ascii_digit()) => file,
+        Some(_) | None => rule,
+    }
+}
+
+/// Why a person is asked. Of what a floor demands also the words, which name the tier and the band.
+fn reasons(decision: &Decision) -> Vec<(&str, Option<&str>)> {
+    let reasons = decision.verdict.reasons().iter();
+    let worded = decision.clamped_by.is_some();
+    reasons
+        .map(|reason| (reason.code.as_ref(), worded.then_some(reason.text.as_str())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_known_by_what_it_says_and_not_by_its_line() {
+        for (rule, known) in [
+            ("policy.toml:12", "policy.toml"),
+            ("overlay", "overlay"),
+            ("inferred from R2", "inferred from R2"),
+            ("the tool's description changed", "the tool's description changed"),
+        ] {
+            assert_eq!(without_line(rule), known);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Expect, StoreError};
+use effectd_bus::{Expect, Store, StoreError, Swap};
 use effectd_contracts::{
     ActionRequest, Approval, ApprovalId, ApprovalNews, ApprovalVerdict, Approved, Authority, Code,
     DecisionData, Event, Failure, GrantId, Phase, Topic,
@@ -12,6 +12,7 @@ use effectd_contracts::{
 use effectd_policy::{Decider, Grant, GrantState, Reason, Verdict};
 use serde_json::{Map, Value};
 
+use super::acts;
 use super::ask::Ask;
 use super::entries::{self, At, Step};
 use super::grants;
@@ -35,6 +36,8 @@ pub struct Approve {
     pub params: Option<Map<String, Value>>,
     /// Why.
     pub reason: Option<String>,
+    /// What is changed in the same step, or not at all.
+    pub with: Option<Swap>,
 }
 
 /// To what else somebody says yes.
@@ -52,7 +55,7 @@ pub enum How {
         /// For so long.
         lasts: Option<Duration>,
     },
-    /// To all calls of the tool. The mode itself is set by whoever keeps the policy.
+    /// To all calls of the tool. [`Approve::with`] is the change of the mode, by whoever keeps the policy.
     Always,
 }
 
@@ -83,6 +86,9 @@ pub enum DecideError {
     /// What they saw is not what is asked.
     #[error("this is not what was asked; look at it again")]
     Changed,
+    /// What was to be changed in the same step was changed by somebody else meanwhile. Nothing was decided.
+    #[error("the policy was changed at the same moment; nothing was decided, ask again")]
+    Outdated,
     /// The changed request makes no sense, or the policy refuses it.
     #[error("{0}")]
     Invalid(Failure),
@@ -127,7 +133,11 @@ pub async fn approve(
         .edited
         .then(|| written(&parts.identity.keyed(&hold.decision.request.digest())));
     hold.state = HoldState::Decided(record.clone());
-    commit(parts, &hold, at.version, record, grant.as_ref()).await?;
+    let beside = Beside {
+        grant: grant.as_ref(),
+        with: approve.with,
+    };
+    commit(parts, &hold, at.version, record, beside).await?;
     Ok(Decided { hold, grant })
 }
 
@@ -324,13 +334,19 @@ fn record(
     })
 }
 
-/// The question is decided, the pre-approval is in force, and the decision is on the bus again: all of it, or nothing.
+/// What else a yes does.
+struct Beside<'a> {
+    grant: Option<&'a Grant>,
+    with: Option<Swap>,
+}
+
+/// The question is decided, the pre-approval or the mode is in force, and the decision is on the bus again: all of it, or nothing.
 async fn commit(
     parts: &Arc<Parts>,
     hold: &Hold,
     version: u64,
     record: Approval,
-    grant: Option<&Grant>,
+    beside: Beside<'_>,
 ) -> Result<(), DecideError> {
     let Some(lead) = hold.lead() else {
         return Err(DecideError::Unknown);
@@ -347,6 +363,53 @@ async fn commit(
         )));
     }
     let (by, reason) = (record.by.clone(), record.reason.clone());
+    let mut step = Step::default();
+    step.hold(hold, Expect::Version(version))?;
+    step.close(store, hold)?;
+    let changes_policy = beside.with.is_some();
+    step.with(beside.with);
+    let act = match beside.grant {
+        Some(grant) => grants::put(
+            &mut step,
+            parts,
+            grant,
+            Expect::Absent,
+            ApprovalNews::GrantCreated,
+            &by,
+        )?,
+        None => None,
+    };
+    announce(&mut step, parts, hold, ApprovalNews::Approved, &by, reason);
+    publish(store, &mut step, hold, record)?;
+    hit("held.before_decide", &lead.action_id).await;
+    let taken = take(parts, step, hold).await;
+    hit("held.after_decide", &lead.action_id).await;
+    match taken {
+        // The question is as it was seen: it is the other one that is not.
+        Err(DecideError::Changed) if changes_policy && stands(store, hold, version)? => {
+            return Err(DecideError::Outdated);
+        }
+        taken => taken?,
+    }
+    acts::conclude(parts, act.as_ref()).await;
+    Ok(())
+}
+
+/// Whether a question is still as it was seen.
+fn stands(store: &dyn Store, hold: &Hold, version: u64) -> Result<bool, StoreError> {
+    let now = entries::hold(store, &hold.approval_id)?;
+    Ok(now.is_some_and(|now| now.version == version))
+}
+
+/// Puts the decision about the first member on the bus again, with the approval as evidence.
+pub(crate) fn publish(
+    store: &dyn Store,
+    step: &mut Step,
+    hold: &Hold,
+    record: Approval,
+) -> Result<(), StoreError> {
+    let Some(lead) = hold.lead() else { return Ok(()) };
+    let (before, _) = approvals(store, &lead.action_id)?;
     let data = DecisionData {
         approved: Some(Approved {
             record,
@@ -356,25 +419,8 @@ async fn commit(
     };
     let mut event = Event::decision(data, lead.trace_id.clone(), lead.accepted_at);
     event.id = Event::<DecisionData>::id_for_approval(&lead.action_id, before + 1);
-    let mut step = Step::default();
-    step.hold(hold, Expect::Version(version))?;
-    step.close(store, hold)?;
-    if let Some(grant) = grant {
-        grants::put(
-            &mut step,
-            parts,
-            grant,
-            Expect::Absent,
-            ApprovalNews::GrantCreated,
-            &by,
-        )?;
-    }
-    announce(&mut step, parts, hold, ApprovalNews::Approved, &by, reason);
     step.event(Topic::ActionDecision, sealed(&event, &lead.action_id));
-    hit("held.before_decide", &lead.action_id).await;
-    let taken = take(parts, step, hold).await;
-    hit("held.after_decide", &lead.action_id).await;
-    taken
+    Ok(())
 }
 
 async fn take(parts: &Parts, step: Step, hold: &Hold) -> Result<(), DecideError> {

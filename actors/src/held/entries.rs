@@ -121,11 +121,15 @@ pub(crate) async fn sweep_past(store: &dyn Store, before: Timestamp) -> Result<u
     }
 }
 
-/// All questions, the oldest first, page by page.
+/// All questions that can be read, the oldest first, page by page. One that cannot keeps nobody from the others.
 pub fn holds(store: &dyn Store, after: Option<&str>) -> Result<(Vec<At<Hold>>, Option<String>), StoreError> {
     let page = store.entries(&FamilyName::new(HOLDS)?, "", after, HELD_PAGE.get())?;
-    let holds = page.entries.iter().map(read).collect::<Result<_, _>>()?;
-    Ok((holds, page.after))
+    let readable = page.entries.iter().filter_map(|entry| {
+        let hold = read(entry);
+        hold.inspect_err(|error| tracing::error!(%error, "a question cannot be read"))
+            .ok()
+    });
+    Ok((readable.collect(), page.after))
 }
 
 /// Several changes that are one step.
@@ -172,6 +176,11 @@ impl Step {
 
     pub(crate) fn lease(&mut self, lease: Option<LeaseId>) {
         self.0.leases.extend(lease);
+    }
+
+    /// Somebody else's change, in the same step.
+    pub(crate) fn with(&mut self, swap: Option<Swap>) {
+        self.0.swaps.extend(swap);
     }
 
     pub(crate) fn event(&mut self, topic: Topic, event: NewEvent) {

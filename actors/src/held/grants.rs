@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{
-    ActionId, Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Code, Failure, GrantId, Phase, SpaceId,
-    SubjectId, Timestamp, ToolId, TraceId,
+    ActionId, Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Code, Failure, GrantId, Phase,
+    Principal, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
 };
 use effectd_policy::{Decider, Grant, GrantAsk, GrantState, is_tool_pattern};
 use serde::{Deserialize, Serialize};
 
+use super::acts::{self, Act, Deed};
 use super::ask::Ask;
 use super::decide::DecideError;
 use super::entries::{At, Step, read};
@@ -97,7 +98,7 @@ pub(crate) fn room(store: &dyn Store) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes a pre-approval, and tells that it was.
+/// Writes a pre-approval, and tells that it was. What it answers is to be concluded when the step is on disk.
 pub(crate) fn put(
     step: &mut Step,
     parts: &Parts,
@@ -105,8 +106,18 @@ pub(crate) fn put(
     expect: Expect,
     what: ApprovalNews,
     by: &str,
-) -> Result<(), StoreError> {
+) -> Result<Option<Act>, StoreError> {
     step.put(GRANTS, grant.grant_id.as_str(), expect, grant)?;
+    tell(step, parts, grant, what, by)
+}
+
+fn tell(
+    step: &mut Step,
+    parts: &Parts,
+    grant: &Grant,
+    what: ApprovalNews,
+    by: &str,
+) -> Result<Option<Act>, StoreError> {
     let about = ActionId::new(format!("grant:{}", grant.grant_id))?;
     let space = SpaceId::new(format!("org:{}", grant.org))?;
     let data = ApprovalData {
@@ -116,7 +127,23 @@ pub(crate) fn put(
         ..ApprovalData::new(what, &ToolId::new(grant.tool.clone())?, by)
     };
     step.news(data, &about, &space, (&TraceId::fresh(), parts.clock.now()));
-    Ok(())
+    let deed = match what {
+        ApprovalNews::GrantCreated => Deed::Made,
+        ApprovalNews::GrantRevoked => Deed::Revoked,
+        ApprovalNews::GrantEnded => Deed::Ended,
+        // These are told in the receipts of the actions they are about, or change nothing yet.
+        ApprovalNews::Requested
+        | ApprovalNews::Joined
+        | ApprovalNews::Reopened
+        | ApprovalNews::Approved
+        | ApprovalNews::Denied
+        | ApprovalNews::Expired
+        | ApprovalNews::GrantRequested
+        | ApprovalNews::GrantUsed => return Ok(None),
+    };
+    let act = Act::new(parts, deed, grant, &Principal::new(by)?);
+    act.put(step)?;
+    Ok(Some(act))
 }
 
 /// What an action has used.
@@ -259,7 +286,7 @@ pub async fn activate(parts: &Arc<Parts>, id: &GrantId, by: &Decider) -> Result<
     grant.activated_by = Some(by.principal.clone());
     let mut step = Step::default();
     let who = by.principal.as_str();
-    put(
+    let act = put(
         &mut step,
         parts,
         &grant,
@@ -268,6 +295,7 @@ pub async fn activate(parts: &Arc<Parts>, id: &GrantId, by: &Decider) -> Result<
         who,
     )?;
     step.take(&*parts.store).await?;
+    acts::conclude(parts, act.as_ref()).await;
     Ok(grant)
 }
 
@@ -286,7 +314,7 @@ pub async fn revoke(parts: &Arc<Parts>, id: &GrantId, by: &Decider) -> Result<Gr
         grant.revoked_at = Some(parts.clock.now());
         let mut step = Step::default();
         let who = by.principal.as_str();
-        put(
+        let act = put(
             &mut step,
             parts,
             &grant,
@@ -295,6 +323,7 @@ pub async fn revoke(parts: &Arc<Parts>, id: &GrantId, by: &Decider) -> Result<Gr
             who,
         )?;
         step.take(&*parts.store).await?;
+        acts::conclude(parts, act.as_ref()).await;
     }
     Ok(grant)
 }
@@ -384,7 +413,7 @@ async fn make(
         GrantState::Requested => ApprovalNews::GrantRequested,
     };
     let mut step = Step::default();
-    put(
+    let act = put(
         &mut step,
         parts,
         &grant,
@@ -393,6 +422,7 @@ async fn make(
         by.principal.as_str(),
     )?;
     step.take(store).await?;
+    acts::conclude(parts, act.as_ref()).await;
     Ok(grant)
 }
 
@@ -411,8 +441,16 @@ pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, StoreError> {
         if grant.is_over(now) || waited {
             let mut step = Step::default();
             step.delete(GRANTS, grant.grant_id.as_str(), Expect::Version(version))?;
+            // What was taken back has its receipt already.
+            let act = match grant.revoked_at {
+                Some(_) => None,
+                None => tell(&mut step, parts, &grant, ApprovalNews::GrantEnded, "clock")?,
+            };
             match step.take(store).await {
-                Ok(_) => gone += 1,
+                Ok(_) => {
+                    gone += 1;
+                    acts::conclude(parts, act.as_ref()).await;
+                }
                 Err(StoreError::VersionMismatch { .. }) => {}
                 Err(error) => return Err(error),
             }

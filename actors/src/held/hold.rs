@@ -130,7 +130,7 @@ impl Hold {
     pub fn is_approved(&self) -> bool {
         self.decided().is_some_and(|approval| match approval.verdict {
             ApprovalVerdict::Once | ApprovalVerdict::Grant | ApprovalVerdict::Always => true,
-            ApprovalVerdict::Denied | ApprovalVerdict::Expired => false,
+            ApprovalVerdict::Denied | ApprovalVerdict::Expired | ApprovalVerdict::Revoked => false,
         })
     }
 

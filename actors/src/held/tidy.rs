@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use effectd_bus::{Expect, Link, StoreError};
 use effectd_contracts::{
-    Approval, ApprovalNews, ApprovalVerdict, Approved, Authority, Code, DecisionData, Failure, Phase,
+    Approval, ApprovalNews, ApprovalVerdict, Approved, Authority, Code, DecisionData, Failure, Outcome, Phase,
 };
 
+use super::acts;
+use super::decide::publish;
 use super::entries::{self, At, Step};
 use super::hold::{Hold, HoldState, written};
 use super::park::{leave, news};
@@ -27,7 +29,12 @@ pub(crate) async fn all(parts: &Arc<Parts>) -> Result<usize, StoreError> {
     loop {
         let (page, next) = entries::holds(&*parts.store, after.as_deref())?;
         for hold in page {
-            open += usize::from(one(parts, &hold).await?);
+            let id = &hold.value.approval_id;
+            let looked = one(parts, &hold).await;
+            // The others need not wait for it.
+            let looked =
+                looked.inspect_err(|error| tracing::warn!(%error, approval_id = %id, "looked at later"));
+            open += usize::from(looked.unwrap_or(true));
         }
         match next {
             Some(next) => after = Some(next),
@@ -38,6 +45,7 @@ pub(crate) async fn all(parts: &Arc<Parts>) -> Result<usize, StoreError> {
         .metrics
         .holds_open
         .set(i64::try_from(open).unwrap_or(i64::MAX));
+    acts::finish_all(parts).await?;
     Ok(open)
 }
 
@@ -138,6 +146,7 @@ pub(crate) async fn end(parts: &Arc<Parts>, hold: &Hold) -> Result<(), StoreErro
                 Failure::new(Code::ApprovalExpired, Phase::Hold, message)
             }
             ApprovalVerdict::Denied
+            | ApprovalVerdict::Revoked
             | ApprovalVerdict::Once
             | ApprovalVerdict::Grant
             | ApprovalVerdict::Always => {
@@ -190,6 +199,9 @@ pub(crate) async fn settle(parts: &Arc<Parts>, hold: &Hold) -> Result<(), StoreE
         return Ok(());
     };
     let receipt = Arc::new(stored.parse()?);
+    if receipt.outcome == Outcome::Cancelled && hold.is_approved() && hold.members.len() > 1 {
+        return hand_on(parts, hold).await;
+    }
     for member in &hold.members[1..] {
         let link = Link {
             action_id: member.action_id.clone(),
@@ -228,4 +240,36 @@ pub(crate) async fn settle(parts: &Arc<Parts>, hold: &Hold) -> Result<(), StoreE
     step.forget(&now)?;
     step.past(&now.value)?;
     step.take(store).await.map(drop)
+}
+
+/// Whoever asked first has withdrawn after the yes: that is their own end and nobody else's, and the yes is carried out for
+/// the next of those who wait for it.
+async fn hand_on(parts: &Arc<Parts>, seen: &Hold) -> Result<(), StoreError> {
+    let _turn = parts.held.take().await;
+    let store = &*parts.store;
+    let Some(At {
+        value: mut hold,
+        version,
+    }) = entries::hold(store, &seen.approval_id)?
+    else {
+        return Ok(());
+    };
+    let same = hold.lead().map(|lead| &lead.action_id) == seen.lead().map(|lead| &lead.action_id);
+    let Some(record) = hold.decided().cloned().filter(|_| same && hold.members.len() > 1) else {
+        return Ok(());
+    };
+    let gone = hold.members.remove(0);
+    if let Some(lead) = hold.members.first() {
+        hold.decision.request.action_id = lead.action_id.clone();
+        hold.decision.request.trace_id = Some(lead.trace_id.clone());
+    }
+    let mut step = Step::default();
+    step.waits_no_more(&gone.action_id)?;
+    step.hold(&hold, Expect::Version(version))?;
+    publish(store, &mut step, &hold, record)?;
+    match step.take(store).await {
+        // Somebody else was faster.
+        Ok(_) | Err(StoreError::VersionMismatch { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }

@@ -52,6 +52,9 @@ fn doubles_and_unusable_schemas_are_refused() {
     registry.register(tool(Source::Core, spec(|_| ()))).unwrap();
     let twice = registry.register(tool(Source::Core, spec(|_| ()))).unwrap_err();
     assert!(matches!(twice, RegistryError::Duplicate { .. }));
+    let own = spec(|v| v["tool_id"] = json!("effectd.grant"));
+    let own = registry.register(tool(Source::Core, own)).unwrap_err();
+    assert!(matches!(own, RegistryError::Reserved { .. }), "{own}");
     let bad = [
         json!({ "type": "object", "minimum": "x" }),
         json!({ "type": "object", "$ref": "https://example.org/s" }),

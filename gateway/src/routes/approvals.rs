@@ -132,15 +132,31 @@ pub(crate) async fn approve(
     let body: ApproveBody = read(&desk, body).await?;
     let by = decider(&peer);
     let parts = desk.pipeline().parts();
-    let standing = match body.how {
-        HowWord::Always => Some(standing(&desk, &peer, &id)?),
+    let always = match body.how {
+        HowWord::Always => Some(mode(standing(&desk, &peer, &id)?)),
         HowWord::Once | HowWord::Grant => None,
     };
-    let decided = decide::approve(parts, &id, &by, wish(body)).await;
+    let mut wish = wish(body);
+    let decided = match always {
+        None => decide::approve(parts, &id, &by, wish).await,
+        Some(change) => {
+            let host = desk.host.clone();
+            wish.with = Some(blocking(move || host.prepare_policy(change)).await?);
+            let decided = decide::approve(parts, &id, &by, wish).await;
+            if decided.is_ok() {
+                let host = desk.host.clone();
+                blocking(move || host.reload_policy()).await.map_err(|mut problem| {
+                    problem.detail = format!(
+                        "approved, and the mode is on disk; it is in force when the files are in order: {}",
+                        problem.detail
+                    );
+                    problem
+                })?;
+            }
+            decided
+        }
+    };
     let decided = decided.map_err(|error| undecided(&error, Kind::ApprovalUnknown))?;
-    if let Some(standing) = standing {
-        always(&desk, standing).await?;
-    }
     answer(&desk, &decided, query.wait_ms).await
 }
 
@@ -160,25 +176,24 @@ pub fn wish(body: ApproveBody) -> Approve {
         digest: body.digest,
         params: body.params,
         reason: body.reason,
+        with: None,
     }
 }
 
-async fn always(desk: &Arc<Desk>, standing: Standing) -> Result<(), Problem> {
-    let host = desk.host.clone();
-    let change = PolicyChange::SetOrgMode {
+/// The mode that nobody needs to be asked with.
+pub fn mode(standing: Standing) -> PolicyChange {
+    PolicyChange::SetOrgMode {
         org: standing.org,
         tool: standing.tool,
         mode: Some(Mode::Allow),
-    };
-    let changed = tokio::task::spawn_blocking(move || host.change_policy(change)).await;
-    let changed = changed.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
-    changed.map(drop).map_err(|mut problem| {
-        problem.detail = format!(
-            "this one is approved, but the mode was not set: {}",
-            problem.detail
-        );
-        problem
-    })
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?
 }
 
 /// Say no

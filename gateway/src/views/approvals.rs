@@ -306,7 +306,7 @@ fn state(decided: Option<&Approval>) -> &'static str {
     match decided.map(|approval| approval.verdict) {
         None => "pending",
         Some(ApprovalVerdict::Once | ApprovalVerdict::Grant | ApprovalVerdict::Always) => "approved",
-        Some(ApprovalVerdict::Denied) => "denied",
+        Some(ApprovalVerdict::Denied | ApprovalVerdict::Revoked) => "denied",
         Some(ApprovalVerdict::Expired) => "expired",
     }
 }
@@ -345,9 +345,12 @@ impl GrantView {
 /// Why nothing was decided, as whoever wanted to is told.
 pub fn undecided(error: &DecideError, unknown: Kind) -> Problem {
     match error {
+        DecideError::Unknown if unknown == Kind::GrantUnknown => {
+            Problem::of(unknown, "there is no such grant, or it is over")
+        }
         DecideError::Unknown => Problem::of(unknown, error.to_string()),
         DecideError::Already(_) => Problem::of(Kind::AlreadyDecided, error.to_string()),
-        DecideError::Changed => Problem::of(Kind::AskChanged, error.to_string()),
+        DecideError::Changed | DecideError::Outdated => Problem::of(Kind::AskChanged, error.to_string()),
         DecideError::Expired(_) => Problem::failed(&Failure::new(
             Code::ApprovalExpired,
             Phase::Hold,

@@ -1,5 +1,6 @@
 //! `effectd receipts audit`: whether what was done was permitted, and stayed where it belonged.
 
+use effectd_actors::OWN;
 use effectd_bus::Order;
 use effectd_contracts::{Gate, GateResult, Outcome, Receipt, Status};
 use serde_json::{Value, json};
@@ -108,7 +109,10 @@ fn findings(receipt: &Receipt) -> Vec<(&'static str, String)> {
 /// Why a success should not have been one, by its own record.
 fn not_permitted(receipt: &Receipt) -> Option<String> {
     let Some(decision) = &receipt.decision else {
-        return Some("the policy was never asked".to_owned());
+        // Who may do what to effectd itself is decided where it is done, and no tool has such a name.
+        let own = receipt.tool_id.as_str().starts_with(OWN) && receipt.attempts.is_empty();
+        let decided = own && receipt.approval.is_some();
+        return (!decided).then(|| "the policy was never asked".to_owned());
     };
     if !["permit", "needs_approval"].contains(&decision.verdict.as_str()) {
         return Some(format!("the verdict was {}", decision.verdict));
@@ -156,6 +160,14 @@ mod tests {
         serde_json::from_str(include_str!("../../../contracts/tests/golden/receipt.json")).unwrap()
     }
 
+    fn approval() -> effectd_contracts::Approval {
+        serde_json::from_value(json!({
+            "verdict": "grant", "by": "uid:0", "at": "2026-03-14T12:00:00Z", "asked_at": "2026-03-14T12:00:00Z",
+            "digest": "hmac-sha256:00", "authority": "single_user",
+        }))
+        .unwrap()
+    }
+
     fn kinds(receipt: &Receipt) -> Vec<&'static str> {
         findings(receipt).into_iter().map(|(kind, _)| kind).collect()
     }
@@ -176,6 +188,13 @@ mod tests {
         let mut unasked = receipt();
         unasked.decision = None;
         assert_eq!(kinds(&unasked), ["not_permitted"]);
+        let mut named = unasked;
+        named.tool_id = "effectd.grant".parse().unwrap();
+        assert_eq!(kinds(&named), ["not_permitted"], "it ran, whatever it is called");
+        named.attempts.clear();
+        assert_eq!(kinds(&named), ["not_permitted"], "nobody decided it");
+        named.approval = Some(approval());
+        assert!(kinds(&named).is_empty());
         let mut denied = receipt();
         denied.decision.as_mut().unwrap().verdict = "deny".to_owned();
         assert_eq!(kinds(&denied), ["not_permitted"]);
