@@ -195,6 +195,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         timing,
         idempotency_key: account.key,
         trace_id: ticket.trace_id.clone(),
+        trace_context: request.trace_context(&ticket.trace_id),
         reward: reward(&inputs, &parts.weights),
         outcome,
         tool_version: spec.map(|spec| spec.version.clone()),

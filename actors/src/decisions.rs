@@ -96,7 +96,7 @@ pub(crate) fn standing(
     let ticket = Ticket {
         action_id: request.action_id.clone(),
         digest,
-        span: span(&request, tool.map(AsRef::as_ref)),
+        span: span(&request, &trace_id, tool.map(AsRef::as_ref)),
         trace_id,
         principal,
         origin,

@@ -208,15 +208,12 @@ impl Intake {
             delivery.event.stored_at
         };
         let waited = since(begun, self.parts.clock.now());
-        let trace_id = request
-            .trace_id
-            .clone()
-            .unwrap_or_else(|| delivery.event.trace_id.clone());
+        let trace_id = request.trace().unwrap_or_else(|| delivery.event.trace_id.clone());
         let tool = self.parts.registry.get(&request.tool_id);
         let ticket = Ticket {
             action_id: request.action_id.clone(),
             digest,
-            span: span(&request, tool.map(AsRef::as_ref)),
+            span: span(&request, &trace_id, tool.map(AsRef::as_ref)),
             trace_id,
             principal,
             origin,

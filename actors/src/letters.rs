@@ -65,7 +65,7 @@ fn again(store: &dyn Store, letter: &StoredLetter, now: Timestamp) -> Result<Opt
 }
 
 fn event_again(decision: DecisionData, n: u32, now: Timestamp) -> Option<NewEvent> {
-    let trace = decision.request.trace_id.clone().unwrap_or_else(TraceId::fresh);
+    let trace = decision.request.trace().unwrap_or_else(TraceId::fresh);
     let action_id = decision.request.action_id.clone();
     let mut event = Event::decision(decision, trace, now);
     event.id = Event::<DecisionData>::id_for_requeue(&action_id, n);

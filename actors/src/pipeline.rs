@@ -7,6 +7,7 @@ use std::time::Duration;
 use effectd_bus::{Exhausted, GroupName, GroupOptions, StoreError};
 use effectd_contracts::{
     ActionId, ActionRequest, Code, DecisionData, Event, Failure, Origin, Phase, Principal, Topic, TraceId,
+    TraceParent,
 };
 use ractor::{Actor, ActorRef};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
@@ -65,22 +66,36 @@ pub(crate) fn group() -> Result<GroupName, StoreError> {
     GroupName::new("pipeline")
 }
 
-/// The span of one action. `retry` is filled in when there is one; the trace id stands in every line itself.
-pub(crate) fn span(request: &ActionRequest, tool: Option<&Entry>) -> Span {
+/// The span of one action, with the names that OpenTelemetry has for the use of a tool beside our own. `retry` is filled in
+/// when there is one; what the action was told and why it failed when it has ended.
+pub(crate) fn span(request: &ActionRequest, trace: &TraceId, tool: Option<&Entry>) -> Span {
     let caps: Vec<&str> = tool
         .iter()
         .flat_map(|t| &t.spec().caps_required)
         .map(|cap| cap.as_str())
         .collect();
     let profile = tool.map(|tool| tool.spec().effective_profile().as_str());
+    let own = TraceParent::of_action(trace, &request.action_id, request.traceparent.as_ref());
+    let under = request
+        .traceparent
+        .as_ref()
+        .filter(|parent| parent.trace() == trace.as_str());
     tracing::info_span!(
         "action.exec",
+        trace_id = %trace,
+        span_id = own.as_ref().map(TraceParent::span),
+        parent_span_id = under.map(TraceParent::span),
         action_id = %request.action_id,
         tool_id = %request.tool_id,
         space_id = %request.space_id,
         retry = 0_u64,
         caps = caps.join(","),
         sandbox_profile = profile,
+        gen_ai.operation.name = "execute_tool",
+        gen_ai.tool.name = %request.tool_id,
+        gen_ai.tool.call.id = %request.action_id,
+        gen_ai.tool.call.arguments = tracing::field::Empty,
+        error.type = tracing::field::Empty,
     )
 }
 
@@ -316,12 +331,12 @@ impl Pipeline {
             origin,
             interactive,
         } = incoming;
-        let trace_id = request.trace_id.clone().unwrap_or_else(TraceId::fresh);
+        let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
         let tool = self.parts.registry.get(&request.tool_id);
         let ticket = Ticket {
             action_id: request.action_id.clone(),
             digest: self.parts.identity.keyed(&request.digest()),
-            span: span(&request, tool.map(AsRef::as_ref)),
+            span: span(&request, &trace_id, tool.map(AsRef::as_ref)),
             trace_id,
             principal,
             origin,
@@ -350,7 +365,7 @@ impl Pipeline {
         } = incoming;
         let action_id = request.action_id.clone();
         let (digest, asker) = (request.digest(), principal.clone());
-        let trace_id = request.trace_id.clone().unwrap_or_else(TraceId::fresh);
+        let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
         let data = DecisionData {
             interactive,
             ..DecisionData::new(request, principal, origin)

@@ -201,7 +201,16 @@ impl Recorder {
     /// What a receipt that is on disk leaves in figures and log.
     fn written(&self, action: &Action<()>, receipt: Receipt, result: Option<Arc<Value>>) -> Done {
         self.count(&receipt);
-        tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
+        let span = &action.ticket.span;
+        if let Some(failure) = &receipt.error {
+            span.record("error.type", failure.code.as_str());
+        }
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            // As the receipt shows it: what is not public is a digest.
+            let told = serde_json::to_string(&receipt.inputs).unwrap_or_default();
+            span.record("gen_ai.tool.call.arguments", told.as_str());
+        }
+        tracing::info!(parent: span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
             status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
             total_ms = receipt.timing.total_ms.as_f64(), "receipt");
         let receipt = Arc::new(receipt);

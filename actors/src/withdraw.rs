@@ -115,7 +115,7 @@ fn held(parts: &Parts, id: &ActionId) -> Result<Option<Event<DecisionData>>, Sto
 /// A decision that somebody waits for and that is not on the bus.
 fn at_door(parts: &Parts, id: &ActionId, by: &Canceller) -> Option<Event<DecisionData>> {
     let incoming = parts.at_door.find(id, |principal| by.may(principal))?;
-    let trace = incoming.request.trace_id.clone().unwrap_or_else(TraceId::fresh);
+    let trace = incoming.request.trace().unwrap_or_else(TraceId::fresh);
     let (principal, origin) = (incoming.principal.clone(), incoming.origin.clone());
     let data = DecisionData::new(incoming.request.clone(), principal, origin);
     Some(Event::decision(data, trace, parts.clock.now()))
@@ -123,7 +123,7 @@ fn at_door(parts: &Parts, id: &ActionId, by: &Canceller) -> Option<Event<Decisio
 
 fn refusal(parts: &Parts, event: Event<DecisionData>, by: &Canceller) -> Refusal {
     let tool = parts.registry.get(&event.data.request.tool_id).cloned();
-    let trace = event.data.request.trace_id.clone().unwrap_or(event.traceid);
+    let trace = event.data.request.trace().unwrap_or(event.traceid);
     let message = format!("withdrawn by {} before it started", by.principal);
     let failure = Failure::new(Code::Cancelled, Phase::Accept, message);
     Refusal {

@@ -11,6 +11,7 @@ use crate::millis::Millis;
 use crate::outcome::Outcome;
 use crate::receipt::{Receipt, Status};
 use crate::request::{ActionRequest, Contract, Origin};
+use crate::trace::{TraceContext, TraceParent, TraceState};
 
 /// The topics that effectd itself writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +64,12 @@ pub struct Event<T> {
     pub datacontenttype: JsonType,
     /// The action's trace; an extension attribute, hence without an underscore.
     pub traceid: TraceId,
+    /// The action's span in the planner's trace, if the planner sent one: CloudEvents' extension for distributed tracing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
+    /// What came beside it; of the same extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<TraceState>,
     /// The space; an extension attribute.
     pub spaceid: SpaceId,
     /// What happened, in full.
@@ -174,6 +181,7 @@ impl Event<DecisionData> {
     /// The event that brings a decision in. Its id follows from the action's, so that a decision sent twice is one event.
     pub fn decision(data: DecisionData, trace_id: TraceId, time: Timestamp) -> Self {
         let action_id = data.request.action_id.clone();
+        let (traceparent, tracestate) = handed_on(data.request.trace_context(&trace_id));
         Self {
             specversion: SpecVersion::V1,
             id: Self::id_for(&action_id),
@@ -183,6 +191,8 @@ impl Event<DecisionData> {
             time,
             datacontenttype: JsonType::Json,
             traceid: trace_id,
+            traceparent,
+            tracestate,
             spaceid: data.request.space_id.clone(),
             data,
         }
@@ -207,6 +217,8 @@ impl Event<ApprovalData> {
             time,
             datacontenttype: JsonType::Json,
             traceid: trace_id,
+            traceparent: None,
+            tracestate: None,
             spaceid: space,
             data,
         }
@@ -216,6 +228,7 @@ impl Event<ApprovalData> {
 impl Event<ExecutedData> {
     /// The event that tells what a receipt says. Its id follows from the receipt's.
     pub fn executed(receipt: &Receipt, time: Timestamp) -> Self {
+        let (traceparent, tracestate) = handed_on(receipt.trace_context.clone());
         Self {
             specversion: SpecVersion::V1,
             id: derived_id("executed", receipt.receipt_id.as_str()),
@@ -225,6 +238,8 @@ impl Event<ExecutedData> {
             time,
             datacontenttype: JsonType::Json,
             traceid: receipt.trace_id.clone(),
+            traceparent,
+            tracestate,
             spaceid: receipt.space_id.clone(),
             data: ExecutedData {
                 receipt_id: receipt.receipt_id.clone(),
@@ -239,6 +254,13 @@ impl Event<ExecutedData> {
             },
         }
     }
+}
+
+/// A place in a trace, as two attributes.
+fn handed_on(context: Option<TraceContext>) -> (Option<TraceParent>, Option<TraceState>) {
+    context.map_or((None, None), |context| {
+        (Some(context.traceparent), context.tracestate)
+    })
 }
 
 /// An event id that follows from another id: a digest, so that it keeps its length whatever the planner chose.

@@ -13,6 +13,7 @@ pub mod digest;
 pub mod ids;
 pub mod json;
 pub mod merkle;
+pub mod trace;
 
 pub mod effects;
 pub mod failure;
@@ -61,3 +62,4 @@ pub use tool::{
     ToolSpec,
 };
 pub use toolcall::{Artifact, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply, UNDO_TOOL};
+pub use trace::{TraceContext, TraceInvalid, TraceParent, TraceState};

@@ -33,6 +33,12 @@ pub const SPEC_LIST_MAX: usize = 64;
 /// Most candidates that a planner may name beside what it chose: a menu, not a catalogue; they are stored in clear.
 /// Fixed: part of the published schemas.
 pub const CANDIDATES_MAX: usize = 64;
+/// Longest `tracestate`: as much as the standard asks everybody to hand on. It is stored in clear with the receipt.
+/// Fixed: part of the published schemas.
+pub const TRACESTATE_BYTES_MAX: usize = 512;
+/// Most members of a `tracestate`, as in the standard.
+/// Fixed: by the standard.
+pub const TRACESTATE_MEMBERS_MAX: usize = 32;
 /// Longest filter of receipts: a line that a person types.
 /// Fixed: command line and daemon must agree on it.
 pub const FILTER_BYTES_MAX: usize = 2_048;

@@ -19,6 +19,7 @@ use crate::millis::Millis;
 use crate::outcome::Outcome;
 use crate::request::Candidate;
 use crate::risk::{Mode, ModeSource, RiskTier};
+use crate::trace::TraceContext;
 
 /// What happened to one action, for planners, learners and auditors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +56,9 @@ pub struct Receipt {
     /// The learning signal.
     pub reward: Reward,
 
+    /// Its place in the planner's trace, if the planner sent one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_context: Option<TraceContext>,
     /// The canonical outcome behind `status`.
     pub outcome: Outcome,
     /// The version of the tool that ran, if there is such a tool.

@@ -13,6 +13,7 @@ use crate::json::{self, JsonInvalid};
 use crate::limits::{
     CANDIDATES_MAX, ID_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX,
 };
+use crate::trace::{TraceContext, TraceParent, TraceState};
 
 /// One decision of a planner: do this, there, on this subject's behalf.
 ///
@@ -54,6 +55,13 @@ pub struct ActionRequest {
     /// Follows the action through logs, receipt and event; left out, one is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<TraceId>,
+    /// The planner's own span (W3C Trace Context), of which the action becomes a child; its trace is the action's, unless
+    /// `trace_id` names another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
+    /// What the planner's vendors of tracing want handed on. It comes back in the receipt, in clear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<TraceState>,
 }
 
 /// Something that a planner could have done.
@@ -263,16 +271,37 @@ impl ActionRequest {
         Ok(())
     }
 
-    /// The digest of everything that makes this request what it is. The trace id is left out: the same decision sent
+    /// The digest of everything that makes this request what it is. The trace is left out: the same decision sent
     /// again under another trace is still the same decision.
     pub fn digest(&self) -> Digest {
         let bare = Self {
             trace_id: None,
+            traceparent: None,
+            tracestate: None,
             ..self.clone()
         };
         // A request is plain data with text keys, for which serde_json has no failure.
         let value = serde_json::to_value(&bare).unwrap_or(Value::Null);
         canonical::digest(&value)
+    }
+
+    /// The trace that the request names, if it names one.
+    pub fn trace(&self) -> Option<TraceId> {
+        let parent = || TraceId::new(self.traceparent.as_ref()?.trace()).ok();
+        self.trace_id.clone().or_else(parent)
+    }
+
+    /// The action's place in the trace that the planner sent; `None` if it sent none, or names another trace.
+    pub fn trace_context(&self, trace: &TraceId) -> Option<TraceContext> {
+        let came = self.traceparent.as_ref()?;
+        if came.trace() != trace.as_str() {
+            return None;
+        }
+        Some(TraceContext {
+            traceparent: TraceParent::of_action(trace, &self.action_id, Some(came))?,
+            parent_id: came.span().to_owned(),
+            tracestate: self.tracestate.clone(),
+        })
     }
 
     /// The digest of the parameters alone.
@@ -355,6 +384,8 @@ mod tests {
             ),
             ("action_id", json!(""), "action_id must not be empty"),
             ("action_id", json!(7), "expected a string"),
+            ("traceparent", json!("00-1"), "traceparent must be"),
+            ("tracestate", json!("A"), "tracestate must be"),
         ];
         for (name, value, expected) in cases {
             let failure = with(name, value).unwrap_err();
@@ -367,6 +398,9 @@ mod tests {
     fn the_digest_ignores_the_trace_and_nothing_else() {
         let base = with("trace_id", json!("t-1")).unwrap();
         assert_eq!(base.digest(), with("trace_id", json!("t-2")).unwrap().digest());
+        let parent = json!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        assert_eq!(base.digest(), with("traceparent", parent).unwrap().digest());
+        assert_eq!(base.digest(), with("tracestate", json!("a=1")).unwrap().digest());
         assert_ne!(base.digest(), with("dry_run", json!(true)).unwrap().digest());
         assert_ne!(base.digest(), with("params", json!({ "a": 1 })).unwrap().digest());
     }

@@ -3,7 +3,8 @@
 
 use effectd_contracts::limits::{RETRIES_MAX, TIMEOUT_MS_MAX};
 use effectd_contracts::{
-    ActionRequest, Candidate, Code, Failure, Gate, Phase, PolicyCtx, Qos, Timestamp, canonical,
+    ActionRequest, Candidate, Code, Failure, Gate, Phase, PolicyCtx, Qos, Timestamp, TraceParent, TraceState,
+    canonical,
 };
 use proptest::prelude::*;
 use serde_json::{Map, Value};
@@ -65,6 +66,8 @@ prop_compose! {
         key in prop::option::of(id()),
         dry_run: bool,
         trace in prop::option::of(id()),
+        traceparent in prop::option::of((1_u128.., 1_u64..)),
+        tracestate in prop::option::of("[a-z]{1,9}=[a-z ]{0,9}[a-z](, ?[a-z]{1,9}=[!-+./-<>-~]{1,9}){0,4}"),
         propensity in prop::option::of(0.001..=1.0_f64),
         candidates in prop::collection::vec((id(), prop::option::of(0.0..=1.0_f64)), 0..4),
     ) -> ActionRequest {
@@ -82,6 +85,8 @@ prop_compose! {
             candidates: candidates.into_iter().map(|(id, propensity)| Candidate { id, propensity }).collect(),
             propensity,
             trace_id: trace.map(|t| t.parse().unwrap()),
+            traceparent: traceparent.map(|(t, s)| TraceParent::new(&format!("00-{t:032x}-{s:016x}-01")).unwrap()),
+            tracestate: tracestate.map(|s| TraceState::new(&s).unwrap()),
         }
     }
 }

@@ -1,12 +1,15 @@
 //! The headers that say something about an action: its idempotency key, its trace, and whether somebody sits there.
 
-use axum::http::HeaderMap;
-use effectd_contracts::{ActionRequest, IdempotencyKey, TraceId};
+use axum::http::{HeaderMap, HeaderValue};
+use effectd_contracts::{
+    ActionId, ActionRequest, IdempotencyKey, Receipt, TraceContext, TraceId, TraceParent, TraceState,
+};
 
 use crate::problem::{Kind, Problem};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
 const INTERACTIVE: &str = "effectd-interactive";
 
 /// Whether somebody sits at a terminal and waits. Then a person who must be asked is expected within minutes.
@@ -30,10 +33,15 @@ pub(crate) fn apply(headers: &HeaderMap, request: &mut ActionRequest) -> Result<
             }
         }
     }
-    let trace = request
-        .trace_id
-        .get_or_insert_with(|| traceparent(headers).unwrap_or_else(TraceId::fresh));
-    Ok(trace.clone())
+    if request.traceparent.is_none()
+        && let Some((parent, state)) = trace_context(headers)
+    {
+        request.traceparent = Some(parent);
+        request.tracestate = state;
+    }
+    let trace = request.trace().unwrap_or_else(TraceId::fresh);
+    request.trace_id = Some(trace.clone());
+    Ok(trace)
 }
 
 /// The key, bare or as a quoted string, which is what the standard's draft asks for.
@@ -62,31 +70,68 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
         .map_err(|error| invalid(&format!("cannot be used: {error}")))
 }
 
-/// The trace of a W3C `traceparent`. One that is malformed is as good as none, as the standard demands.
-fn traceparent(headers: &HeaderMap) -> Option<TraceId> {
+/// The planner's span, by the W3C's headers. One that is malformed is as good as none, as the standard demands; so is a
+/// `tracestate` without it.
+fn trace_context(headers: &HeaderMap) -> Option<(TraceParent, Option<TraceState>)> {
     let mut values = headers.get_all(TRACEPARENT).iter();
-    let value = values.next()?.to_str().ok()?;
+    let parent = TraceParent::new(values.next()?.to_str().ok()?).ok()?;
     if values.next().is_some() {
         return None;
     }
-    let hex = |text: &str, length: usize| {
-        text.len() == length
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
-    let zero = |text: &str| text.bytes().all(|b| b == b'0');
-    let parts: Vec<&str> = value.splitn(5, '-').collect();
-    let &[version, trace, parent, flags, ref rest @ ..] = parts.as_slice() else {
-        return None;
-    };
-    let well_formed = hex(version, 2) && hex(trace, 32) && hex(parent, 16) && hex(flags, 2);
-    // Later versions may add fields; version 00 has none, and ff is forbidden.
-    let version_fits = version != "ff" && (version != "00" || rest.is_empty());
-    if !well_formed || !version_fits || zero(trace) || zero(parent) {
-        return None;
+    let states = headers.get_all(TRACESTATE).iter().map(|value| value.to_str());
+    let state = states.collect::<Result<Vec<_>, _>>().ok();
+    let state = state.and_then(|states| TraceState::new(&states.join(",")).ok());
+    Some((parent, state))
+}
+
+/// The trace that an answer belongs to, as it is handed on.
+#[derive(Debug, Clone)]
+pub(crate) struct Handed {
+    pub(crate) trace: TraceId,
+    span: Option<TraceParent>,
+    state: Option<TraceState>,
+}
+
+impl Handed {
+    /// That of an action which was just asked for, under a trace that [`apply`] has found.
+    pub(crate) fn of_request(request: &ActionRequest, trace: TraceId) -> Self {
+        let context = request.trace_context(&trace);
+        Self::new(trace, &request.action_id, context)
     }
-    TraceId::new(trace).ok()
+
+    /// That of an action which has ended.
+    pub(crate) fn of_receipt(receipt: &Receipt) -> Self {
+        let context = receipt.trace_context.clone();
+        Self::new(receipt.trace_id.clone(), &receipt.action_id, context)
+    }
+
+    fn new(trace: TraceId, action: &ActionId, context: Option<TraceContext>) -> Self {
+        match context {
+            Some(context) => Self {
+                trace,
+                span: Some(context.traceparent),
+                state: context.tracestate,
+            },
+            None => Self {
+                span: TraceParent::of_action(&trace, action, None),
+                trace,
+                state: None,
+            },
+        }
+    }
+
+    /// Says it in the headers of an answer, if the standard can.
+    pub(crate) fn tell(&self, headers: &mut HeaderMap) {
+        let values = [
+            (TRACEPARENT, self.span.as_ref().map(TraceParent::as_str)),
+            (TRACESTATE, self.state.as_ref().map(TraceState::as_str)),
+        ];
+        for (name, value) in values {
+            if let Some(Ok(value)) = value.map(HeaderValue::from_str) {
+                headers.insert(name, value);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -129,17 +174,42 @@ mod tests {
                 (trace, &found)
             );
         }
-        let bad = [
-            format!("00-{trace}-b7ad6b7169203331-01-more"),
-            format!("ff-{trace}-b7ad6b7169203331-01"),
-            format!("00-{}-b7ad6b7169203331-01", "0".repeat(32)),
-            format!("00-{}-b7ad6b7169203331-01", trace.to_uppercase()),
-            "nonsense".to_owned(),
-        ];
-        for value in &bad {
-            let found = apply(&with(&[("traceparent", value)]), &mut request()).unwrap();
-            assert_ne!(found.as_str(), trace, "{value}");
+        for value in ["nonsense", "00-00-00-00"] {
+            let mut request = request();
+            let pairs = [("traceparent", value), ("tracestate", "congo=1")];
+            apply(&with(&pairs), &mut request).unwrap();
+            assert_eq!((request.traceparent, request.tracestate), (None, None), "{value}");
         }
+    }
+
+    #[test]
+    fn an_answer_hands_the_trace_on_with_the_action_as_its_span() {
+        let trace = "0af7651916cd43dd8448eb211c80319c";
+        let parent = format!("00-{trace}-b7ad6b7169203331-00");
+        let told = |pairs: &[(&'static str, &str)], mut request: ActionRequest| {
+            let mut came = with(pairs);
+            came.append("tracestate", HeaderValue::from_static("rojo=2"));
+            let trace = apply(&came, &mut request).unwrap();
+            let mut headers = HeaderMap::new();
+            Handed::of_request(&request, trace).tell(&mut headers);
+            let text = |name| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+            (text(TRACEPARENT), text(TRACESTATE))
+        };
+        let pairs = [("traceparent", parent.as_str()), ("tracestate", "congo=1")];
+        let (span, state) = told(&pairs, request());
+        let span = TraceParent::new(&span.unwrap()).unwrap();
+        assert_eq!((span.trace(), &span.as_str()[53..]), (trace, "00"));
+        assert_ne!(span.span(), "b7ad6b7169203331");
+        assert_eq!(state.as_deref(), Some("congo=1,rojo=2"));
+        // Another trace in the body wins, and what belongs to the other one is not handed on under it.
+        let mut own = request();
+        own.trace_id = Some(TraceId::new("1".repeat(32)).unwrap());
+        let (span, state) = told(&pairs, own);
+        assert!(span.unwrap().starts_with(&format!("00-{}-", "1".repeat(32))));
+        assert_eq!(state, None);
+        let mut own = request();
+        own.trace_id = Some(TraceId::new("trace-123").unwrap());
+        assert_eq!(told(&[], own), (None, None));
     }
 
     #[test]

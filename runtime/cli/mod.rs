@@ -8,6 +8,7 @@ mod breaker;
 mod cancel;
 mod completions;
 mod config;
+mod context;
 mod dlq;
 mod doctor;
 mod grants;

@@ -11,7 +11,7 @@ use effectd_gateway::views::HeldView;
 
 use super::backend::by_daemon;
 use super::output::{Form, for_programs, line};
-use super::{Common, complain, show};
+use super::{Common, complain, context, show};
 use crate::config::{Config, state_dir};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -79,12 +79,14 @@ impl Run {
         };
         let bytes = bytes
             .map_err(|error| format!("{name} cannot be read: {error}; name a file that holds a request"))?;
-        ActionRequest::parse(&bytes).map_err(|failure| {
+        let mut request = ActionRequest::parse(&bytes).map_err(|failure| {
             format!(
                 "{name} is no request: {}; examples/write_note.json is one",
                 failure.message
             )
-        })
+        })?;
+        context::adopt(&mut request);
+        Ok(request)
     }
 
     async fn carry_out(&self, common: &Common, request: ActionRequest) -> Result<Answer, Error> {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::backend::{Backend, Hand, Trouble};
 use super::output::{Form, Printer};
 use super::told::{COLUMNS, cells, exit_of, explain, value};
-use super::{Common, complain, show};
+use super::{Common, complain, context, show};
 use crate::client::Told;
 use crate::exit::Exit;
 
@@ -276,11 +276,13 @@ fn read_lines(file: &Path, input: Box<dyn Read>, give: &mpsc::Sender<Item>) -> b
 }
 
 fn parse(bytes: &[u8], place: &str) -> Item {
-    ActionRequest::parse(bytes).map(Box::new).map_err(|failure| {
+    let mut request = ActionRequest::parse(bytes).map(Box::new).map_err(|failure| {
         let mut problem = Problem::failed(&failure);
         problem.detail = format!("{place}: {}", problem.detail);
         Box::new(problem)
-    })
+    })?;
+    context::adopt(&mut request);
+    Ok(request)
 }
 
 fn unreadable(file: &Path, error: &std::io::Error) -> Box<Problem> {

@@ -392,5 +392,7 @@ pub(super) fn request(
         propensity: None,
         dry_run,
         trace_id: None,
+        traceparent: None,
+        tracestate: None,
     }
 }

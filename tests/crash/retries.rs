@@ -1,5 +1,7 @@
 //! What is tried again, how often, and what is not.
 
+use std::process::Command;
+
 use effectd::contracts::{Code, Effects, Outcome, Receipt};
 use effectd::{Answer, Runtime};
 use serde_json::{Value, json};
@@ -24,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("only_successes_are_remembered", remembered),
     ("no_attempt_begins_after_the_deadline", deadline),
+    ("the_span_of_an_action_says_how_often_it_was_tried_again", spanned),
 ];
 
 /// Runs one request of this kind on a fresh runtime and looks at what came of it.
@@ -163,4 +166,37 @@ fn deadline() {
         assert!(receipt.timing.total_ms.as_f64() < 5_000.0, "{:?}", receipt.timing);
         assert!(runtime.stop().await);
     });
+}
+
+fn spanned() {
+    let place = Place::new();
+    let mut asked = request_how("a", NEVER, "busy:2");
+    asked["qos"] = json!({ "max_retries": 2 });
+    let file = place.path().join("request.json");
+    std::fs::write(&file, asked.to_string()).unwrap();
+    let ran = Command::new(std::env::current_exe().unwrap())
+        .args(["run", "--trace", "--log", "json", "--state"])
+        .args([place.state(), file])
+        .current_dir(place.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{told}");
+    let mut lines = told
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ended = lines.rfind(|line| line["message"] == "receipt");
+    let span = ended.unwrap_or_else(|| panic!("{told}"))["span"].clone();
+    let expected = [
+        ("name", json!("action.exec")),
+        ("trace_id", json!("trace-a")),
+        ("tool_id", json!(NEVER)),
+        ("space_id", json!("shared:household")),
+        ("retry", json!(2)),
+        ("caps", json!("files.write,workspace:shared:write")),
+        ("sandbox_profile", json!("default")),
+    ];
+    for (name, value) in expected {
+        assert_eq!(span[name], value, "{name}: {span}");
+    }
 }

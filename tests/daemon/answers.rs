@@ -94,13 +94,43 @@ fn key_and_trace_come_from_the_headers() {
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
     let post = |action: &str, text: &str| {
-        let headers = [("Idempotency-Key", "\"key-1\""), ("traceparent", parent.as_str())];
+        let headers = [
+            ("Idempotency-Key", "\"key-1\""),
+            ("traceparent", parent.as_str()),
+            ("tracestate", "congo=t61"),
+            ("tracestate", "rojo=1"),
+        ];
         let request = write_note(action, "k.txt", text).to_string();
         daemon.ask("POST", "/v1/actions?wait", &headers, &request)
     };
-    let first = post("k-1", "same").json(200);
+    let answer = post("k-1", "same");
+    let first = answer.json(200);
     assert_eq!(first["receipt"]["idempotency_key"], "key-1");
     assert_eq!(first["receipt"]["trace_id"], trace);
+    // The answer, the receipt and the event name one span, whose parent is the planner's.
+    let context = &first["receipt"]["trace_context"];
+    assert_eq!(context["parent_id"], "b7ad6b7169203331", "{first}");
+    assert_eq!(context["tracestate"], "congo=t61,rojo=1", "{first}");
+    let span = context["traceparent"].as_str().unwrap();
+    assert!(
+        span.starts_with(&format!("00-{trace}-")) && span != parent,
+        "{span}"
+    );
+    let receipt = daemon.get(&format!(
+        "/v1/receipts/{}",
+        first["receipt"]["receipt_id"].as_str().unwrap()
+    ));
+    for told in [&answer, &receipt, &daemon.get("/v1/actions/k-1")] {
+        assert!(told.head.contains(&format!("traceparent: {span}")), "{told:?}");
+        assert!(told.head.contains("tracestate: congo=t61,rojo=1"), "{told:?}");
+    }
+    let events = daemon.get("/v1/store/topics/ACTION_EXECUTED").json(200);
+    let event = &events["events"][0]["body"];
+    assert_eq!(
+        (&event["traceparent"], &event["tracestate"]),
+        (&context["traceparent"], &context["tracestate"]),
+        "{event}"
+    );
     let second = post("k-2", "same").json(200);
     assert_eq!(second["receipt"]["receipt_id"], first["receipt"]["receipt_id"]);
     assert_eq!(second["already_done"], true);
@@ -115,7 +145,7 @@ fn key_and_trace_come_from_the_headers() {
     let requests = lines
         .iter()
         .filter(|line| line["message"] == "request" && line["trace_id"] == trace);
-    assert_eq!(requests.count(), 3);
+    assert_eq!(requests.count(), 5, "three decisions, and two looks at the first");
     let hops = lines.iter().filter(|line| line["message"] == "hop");
     assert!(hops.clone().count() >= 5);
     assert!(

@@ -20,5 +20,6 @@ mod policy_commands;
 mod receipts;
 mod refusals;
 mod store_commands;
+mod telemetry;
 mod tools;
 mod way_of_one_action;

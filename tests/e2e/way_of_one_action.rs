@@ -75,7 +75,7 @@ fn the_span_carries_what_operators_look_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_stages_and_two_actors_live_under_the_supervisor() {
+async fn six_stages_and_two_actors_live_under_the_supervisor() {
     let place = Place::new();
     let runtime = place.runtime().await;
     let tree = runtime.pipeline().tree().await;

@@ -102,6 +102,8 @@ impl Act {
             candidates: Vec::new(),
             propensity: None,
             trace_id: Some(self.trace_id.clone()),
+            traceparent: None,
+            tracestate: None,
         };
         let over = canonical::digest(&Value::Object(request.params.clone()));
         let record = Approval {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{json, query_invalid, traced};
 use crate::desk::{Desk, Found};
-use crate::headers;
+use crate::headers::{self, Handed};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::views::{ActionView, ended, unknown, withdrawal};
@@ -47,7 +47,8 @@ pub(crate) struct WaitQuery {
         ("wait" = Option<String>, Query, description = "Wait for the receipt: nothing or `true` for as long as allowed, or milliseconds"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotency_key` in the body"),
         ("Effectd-Interactive" = Option<String>, Header, description = "`true` if somebody sits at a terminal and waits: a person who must be asked is then expected within minutes"),
-        ("traceparent" = Option<String>, Header, description = "W3C trace context; its trace is the action's, unless the body names one"),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context: the action becomes a child of this span, unless the body names another trace; the answer's `traceparent` is the action's own span"),
+        ("tracestate" = Option<String>, Header, description = "W3C trace context: handed on, in receipt, event and answer"),
     ),
     request_body(content = ref("#/components/schemas/ActionRequest"), content_type = "application/json"),
     responses(
@@ -76,6 +77,7 @@ pub(crate) async fn submit(
     let bytes = body.bytes.len() as u64;
     drop(body);
     let trace = headers::apply(&headers, &mut request)?;
+    let trace = Handed::of_request(&request, trace);
     let incoming = Incoming {
         request,
         principal: peer.principal,
@@ -231,7 +233,7 @@ pub(crate) async fn cancel(
 
 /// An action that has ended, as a thing to look at.
 fn described(action: ActionId, done: &Done) -> Response {
-    let trace = done.receipt.trace_id.clone();
+    let trace = Handed::of_receipt(&done.receipt);
     traced(trace, json(StatusCode::OK, &ActionView::done(action, done)))
 }
 

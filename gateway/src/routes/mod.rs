@@ -24,11 +24,11 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use effectd_contracts::TraceId;
 use serde::Serialize;
 use tracing::Instrument;
 
 use crate::desk::Desk;
+use crate::headers::Handed;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 
@@ -117,9 +117,10 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-/// The answer, with the trace that it belongs to, for the log.
-pub(crate) fn traced(trace: TraceId, response: impl IntoResponse) -> Response {
+/// The answer, with the trace that it belongs to, for whoever goes on with it and for the log.
+pub(crate) fn traced(trace: Handed, response: impl IntoResponse) -> Response {
     let mut response = response.into_response();
+    trace.tell(response.headers_mut());
     response.extensions_mut().insert(trace);
     response
 }
@@ -151,7 +152,8 @@ async fn observe(State(desk): State<Arc<Desk>>, request: Request<Body>, next: Ne
         .duration
         .with_label_values(&[route.as_str()])
         .observe(took.as_secs_f64());
-    let trace_id = response.extensions().get::<TraceId>().map(TraceId::as_str);
+    let handed = response.extensions().get::<Handed>();
+    let trace_id = handed.map(|handed| handed.trace.as_str());
     let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     tracing::info!(parent: &span, trace_id, status = status.as_u16(), duration_ms, "request");
     response

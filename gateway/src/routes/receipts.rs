@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use super::{json, query_invalid, traced};
 use crate::desk::{Desk, unavailable};
+use crate::headers::Handed;
 use crate::limits::{CHANGE_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -39,7 +40,10 @@ pub(crate) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let receipt = find(&desk, &peer, id)?;
-    Ok(traced(receipt.trace_id.clone(), json(StatusCode::OK, &receipt)))
+    Ok(traced(
+        Handed::of_receipt(&receipt),
+        json(StatusCode::OK, &receipt),
+    ))
 }
 
 /// The receipt of this id, if it is this peer's to see.
