@@ -1,7 +1,8 @@
 //! Whether the Store stays as it is while it grows: `cargo bench --bench growth`.
 //!
 //! Throughput with a million receipts beside that with ten thousand, in one run on one store; how long it takes to open;
-//! and how much memory it takes to read a million events as a stream. `EFFECTD_BENCH_RECEIPTS` chooses another number.
+//! and how much memory it takes to read a million events as a stream; what ten times the live data takes on disk when it has
+//! passed through. `EFFECTD_BENCH_RECEIPTS` chooses another number.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,13 +10,15 @@
     reason = "a measurement prints, and stops on errors"
 )]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Completion, LocalStore, NewBody, NewEvent, NewReceipt, Store, TopicName};
+use effectd_bus::{
+    Completion, Keep, LocalStore, NewBody, NewEvent, NewReceipt, Retention, Store, TopicKeep, TopicName, Turn,
+};
 use effectd_contracts::{
     ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp,
     ToolId, TraceId,
@@ -27,6 +30,8 @@ const MANY: u64 = 1_000_000;
 const WINDOW: u64 = 10_000;
 const WINDOWS: u64 = 5;
 const IN_FLIGHT: usize = 64;
+/// Receipts that are kept while ten times as many pass through.
+const TURNOVER_LIVE: u64 = 30_000;
 
 fn main() {
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
@@ -73,7 +78,65 @@ fn main() {
         "at most 64",
     );
     drop(scratch);
+    missed += turnover(&base);
     std::process::exit(i32::from(missed > 0));
+}
+
+/// Ten times as much as is kept passes through a store: what it takes on disk in the end, over what is kept.
+fn turnover(base: &Path) -> u32 {
+    let scratch = tempfile::Builder::new()
+        .prefix("effectd-turnover")
+        .tempdir_in(base)
+        .unwrap();
+    let config = EmbeddedConfig {
+        // So that a file is as small beside what is kept as it is with a year of receipts.
+        segment_bytes: 4 << 20,
+        ..EmbeddedConfig::new(scratch.path())
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
+    let keep = |bytes| Keep {
+        age: None,
+        bytes: Some(bytes),
+    };
+    // About 1.25 KiB of a receipt and 0.4 KiB of its event are in the journal.
+    let retention = Retention {
+        receipts: keep(TURNOVER_LIVE * 1_250),
+        letters: None,
+        topics: BTreeMap::new(),
+        others: TopicKeep {
+            keep: keep(TURNOVER_LIVE * 400),
+            unsettled: false,
+        },
+    };
+    let (mut next, mut most, before) = (0, 0, resident());
+    for _ in 0..10 {
+        commit(&store, &mut next, TURNOVER_LIVE);
+        while store.retain(&retention, Turn::LetGo).unwrap().more {}
+        most = most.max(resident().saturating_sub(before));
+    }
+    store.close().unwrap();
+    let live = TURNOVER_LIVE * (1_024 + 300);
+    let disk = size(scratch.path());
+    println!(
+        "turnover: {next} receipts, {} MiB live, {} MiB on disk (journal {}, index {})",
+        live >> 20,
+        disk >> 20,
+        size(&scratch.path().join("journal")) >> 20,
+        size(&scratch.path().join("index")) >> 20
+    );
+    let ratio = disk as f64 / live as f64;
+    let memory = most as f64 / f64::from(1 << 20);
+    judge(
+        "disk over live data after ten times turnover",
+        ratio,
+        ratio <= 3.5,
+        "at most 3.5",
+    ) + judge(
+        "MiB more while letting go",
+        memory,
+        memory <= 128.0,
+        "at most 128",
+    )
 }
 
 fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {

@@ -277,7 +277,8 @@ fn open_store(
     Ok(store)
 }
 
-fn blobs(state: &State) -> Result<Blobs, Error> {
+/// The blobs of a state directory.
+pub(crate) fn blobs(state: &State) -> Result<Blobs, Error> {
     let key = keys::blobs(&state.keys_dir())?;
     Ok(Blobs::new(
         state.path().join("blobs"),

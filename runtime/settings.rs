@@ -23,6 +23,7 @@ mod control;
 mod keys;
 mod kinds;
 mod layers;
+mod retention;
 
 pub use bounds::bounds;
 pub(crate) use bounds::{hear, told};
@@ -111,6 +112,20 @@ pub enum SettingsError {
         /// What it is.
         greater_value: String,
     },
+    /// Something must be kept longer than something else, and is not.
+    #[error(
+        "`{longer}` is {longer_value} and `{shorter}` is {shorter_value}; the first must be longer (0 is for ever)"
+    )]
+    Longer {
+        /// What must be longer.
+        longer: &'static str,
+        /// What it is.
+        longer_value: String,
+        /// What it must exceed.
+        shorter: &'static str,
+        /// What it is.
+        shorter_value: String,
+    },
     /// The value does not fit the key.
     #[error("{origin}: `{key}` is {value:?}; it must be {expected}")]
     Value {
@@ -174,6 +189,7 @@ impl Settings {
             settings.set(name, value.clone(), Origin::Flag)?;
         }
         settings.check_together()?;
+        settings.check_retention()?;
         Ok(settings)
     }
 
@@ -365,6 +381,7 @@ impl Settings {
             held_interactive_max: self.millis("approvals.interactive_ms_max"),
             held_unattended_max: self.millis("approvals.unattended_ms_max"),
             control: self.control(),
+            retention: self.retention(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Makes the receipt: what was measured, in the form that everybody may see.
 
-use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName};
+use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName, Try};
 use effectd_contracts::{
     Attempt, Choice, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome,
     Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
@@ -78,7 +78,7 @@ pub(crate) fn ran(parts: &Parts, action: &Action<Finished>, artifacts: Vec<Strin
     let params_digest = claimed.terms().params_digest;
     let letter = ended
         .dead_letter
-        .then(|| letter(&action.ticket, &action.request, &receipt, ended.attempts.len()));
+        .then(|| letter(&action.ticket, &action.request, &receipt, &ended.attempts));
     let completion = completion(
         parts,
         &action.ticket,
@@ -119,7 +119,7 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
     let receipt = receipt(parts, account);
     let letter = refusal
         .dead_letter
-        .then(|| letter(&action.ticket, &action.request, &receipt, 0));
+        .then(|| letter(&action.ticket, &action.request, &receipt, &[]));
     let digest = parts.identity.keyed(&action.request.params_digest());
     let completion = completion(
         parts,
@@ -292,7 +292,7 @@ fn letter(
     ticket: &Ticket,
     request: &effectd_contracts::ActionRequest,
     receipt: &Receipt,
-    attempts: usize,
+    attempts: &[Attempt],
 ) -> NewLetter {
     let failure = receipt.error.as_ref();
     let decision = ticket.decision(request);
@@ -300,10 +300,30 @@ fn letter(
         topic: Topic::ActionDecision.into(),
         code: failure.map_or_else(String::new, |failure| failure.code.to_string()),
         detail: failure.map_or_else(String::new, |failure| failure.message.clone()),
-        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+        attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+        tries: tries(attempts, failure),
         // Plain data with text keys, for which serde_json has no failure.
         payload: serde_json::to_vec(&decision).unwrap_or_default(),
     }
+}
+
+/// Each attempt with its time and its code, the last one in words.
+fn tries(attempts: &[Attempt], failure: Option<&effectd_contracts::Failure>) -> Vec<Try> {
+    let last = attempts.len().saturating_sub(1);
+    let told = attempts.iter().enumerate().map(|(nth, attempt)| {
+        let code = attempt
+            .code
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string);
+        let error = match failure {
+            Some(failure) if nth == last => format!("{code}: {}", failure.message),
+            Some(_) | None => code,
+        };
+        let took = std::time::Duration::from_secs_f64(attempt.exec_ms.as_f64().max(0.0) / 1_000.0);
+        let at = attempt.started_at.checked_add(took).unwrap_or(attempt.started_at);
+        Try { at, error }
+    });
+    told.collect()
 }
 
 fn completion(

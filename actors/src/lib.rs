@@ -43,6 +43,7 @@ pub mod key;
 pub mod letters;
 mod recent;
 mod recorder;
+pub mod retention;
 pub mod retry;
 pub mod reward;
 mod seize;
@@ -58,8 +59,8 @@ pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Val
 pub use answers::{Answer, Done};
 /// The Store's own words, for doors that show what is remembered.
 pub use effectd_bus::{
-    Body, Cursor, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery, Store, StoreError,
-    StoredEntry, StoredEvent, StoredLetter, Swap, TopicName,
+    Body, Cursor, LetterGroup, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery, Retained,
+    Retention, Store, StoreError, StoredEntry, StoredEvent, StoredLetter, Swap, TopicName, Turn,
 };
 pub use effectd_policy::{Decider, Grant};
 pub use held::Held;

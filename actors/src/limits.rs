@@ -30,6 +30,9 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
 /// Tries to write a receipt before the action is left to redelivery.
 pub const COMMIT_TRIES: u32 = 3;
+/// How often the sweeper begins to let go of what is kept no longer: each time costs some syncs, and hours do not matter.
+/// Fixed: `effectd store retain` does it at any time.
+pub const RETAIN_EVERY: Duration = Duration::from_secs(3_600);
 /// How often the sweeper looks for what has expired.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.

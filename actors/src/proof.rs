@@ -140,6 +140,8 @@ enum Looked {
 pub struct Checker {
     tree: Frontier,
     chain: Chain,
+    /// Keys that were told beforehand, for when their own entries are not there.
+    told: Vec<KeyEntry>,
     /// The key that signs where the check has come to.
     in_force: usize,
     /// Intents without a receipt so far, and where they stand.
@@ -164,19 +166,25 @@ impl Checker {
             },
             tree: before,
             chain: Chain::default(),
+            told: keys.to_vec(),
             in_force: 0,
             open: BTreeMap::new(),
             heads: BTreeMap::new(),
             broken: false,
         };
         if checker.report.from > 0 {
-            for key in keys {
-                if let Err(why) = checker.chain.admit(key) {
-                    checker.find(None, format!("{why}: {}", key.key_id));
-                }
-            }
+            checker.take_told();
         }
         checker
+    }
+
+    /// Takes on the keys that were told beforehand: the entries in which they were noted are not among those to come.
+    fn take_told(&mut self) {
+        for key in std::mem::take(&mut self.told) {
+            if let Err(why) = self.chain.admit(&key) {
+                self.find(None, format!("{why}: {}", key.key_id));
+            }
+        }
     }
 
     /// A head that the log must come out as when it gets there.
@@ -229,6 +237,7 @@ impl Checker {
         match looked {
             Looked::Gone => {
                 self.report.gone += 1;
+                self.take_told();
                 // What was let go may be the receipt of any intent before it.
                 self.open.clear();
             }

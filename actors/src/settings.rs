@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use effectd_bus::Retention;
+
 use crate::control;
 use crate::limits;
 
@@ -44,6 +46,8 @@ pub struct Settings {
     pub held_unattended_max: Duration,
     /// Breakers, rates, budgets and turns.
     pub control: control::Settings,
+    /// How long everything is kept.
+    pub retention: Retention,
 }
 
 impl Default for Settings {
@@ -67,6 +71,7 @@ impl Default for Settings {
             held_interactive_max: limits::HELD_INTERACTIVE_MAX,
             held_unattended_max: limits::HELD_UNATTENDED_MAX,
             control: control::Settings::default(),
+            retention: Retention::default(),
         }
     }
 }

@@ -1,16 +1,20 @@
 //! Tidies up: signs the head of the log, extends the deliveries of long work, answers callers whose answer was lost, forgets
-//! callers that have gone, ends what nobody decided about in time, destroys keys of ended epochs.
+//! callers that have gone, ends what nobody decided about in time, destroys keys of ended epochs, lets go of what is kept no
+//! longer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_bus::Turn;
+use effectd_contracts::Monotonic;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::failpoint::hit_idle;
 use crate::held::{entries, grants, tidy};
-use crate::limits::HELD_PAST_KEPT;
+use crate::limits::{HELD_PAST_KEPT, RETAIN_EVERY};
 use crate::log;
 use crate::parts::Parts;
+use crate::retention;
 
 /// There is one, restarted when it dies.
 pub(crate) struct Sweeper {
@@ -33,19 +37,24 @@ const EPOCH_GRACE: Duration = Duration::from_secs(60);
 
 impl Actor for Sweeper {
     type Msg = Sweep;
-    type State = ();
+    type State = Option<Monotonic>;
     type Arguments = ();
 
-    async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<(), ActorProcessingErr> {
+    async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<Self::State, ActorProcessingErr> {
         // What the last process left undone waits for nobody.
         drop(myself.cast(Sweep::Held));
         // Timers of a stopped actor end by themselves.
         drop(myself.send_interval(self.parts.lease_ttl / 3, || Sweep::Leases));
         drop(myself.send_interval(self.parts.settings.sweep_every, || Sweep::Rest));
-        Ok(())
+        Ok(None)
     }
 
-    async fn handle(&self, _: ActorRef<Sweep>, sweep: Sweep, (): &mut ()) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Sweep>,
+        sweep: Sweep,
+        retained: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
         match sweep {
             Sweep::Leases => {
                 hit_idle("sweeper.begin").await;
@@ -56,7 +65,10 @@ impl Actor for Sweeper {
                 parts.answers.catch_up(&*parts.store);
             }
             Sweep::Held => self.held().await,
-            Sweep::Rest => self.rest().await,
+            Sweep::Rest => {
+                self.rest().await;
+                self.retain(retained).await;
+            }
         }
         Ok(())
     }
@@ -79,6 +91,28 @@ impl Sweeper {
         let before = now.checked_sub(HELD_PAST_KEPT.get()).unwrap_or(now);
         if let Err(error) = entries::sweep_past(&*parts.store, before).await {
             tracing::warn!(%error, "decisions of long ago could not be forgotten");
+        }
+    }
+
+    /// Takes a turn at letting go of what is kept no longer, now and then, and further ones while there is more.
+    async fn retain(&self, last: &mut Option<Monotonic>) {
+        let now = self.parts.clock.monotonic();
+        if last.is_some_and(|last| now.since(last) < RETAIN_EVERY) {
+            return;
+        }
+        let parts = self.parts.clone();
+        // Reads and syncs: not on a worker that others need.
+        let turn = tokio::task::spawn_blocking(move || retention::turn(&parts, Turn::LetGo)).await;
+        match turn {
+            Ok(Ok(told)) => {
+                tracing::debug!(?told, "let go of what is kept no longer");
+                *last = (!told.more).then_some(now);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "what is kept no longer could not be let go; it is tried again in an hour");
+                *last = Some(now);
+            }
+            Err(error) => tracing::error!(%error, "letting go of old things met a panic"),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use effectd_contracts::{Digest, SpaceId};
+use effectd_contracts::{Digest, SpaceId, Timestamp};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
@@ -215,6 +215,39 @@ impl Blobs {
         destroy(&folder.join(name))?;
         known.remove(name);
         Ok(())
+    }
+
+    /// Destroys the blobs that were last stored before a moment; how many there were.
+    pub fn expire(&self, before: Timestamp) -> Result<u64, BlobError> {
+        let mut gone = 0;
+        for shelf in [Shelf::Preimages, Shelf::Artifacts] {
+            let spaces = match fs::read_dir(self.root.join(shelf.folder())) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                spaces => spaces?,
+            };
+            for space in spaces {
+                gone += self.expire_shelf(&space?.path(), before)?;
+            }
+        }
+        Ok(gone)
+    }
+
+    fn expire_shelf(&self, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
+        let known = self.shelf(folder)?;
+        // What is stored or named meanwhile waits; it is touched before its receipt is written.
+        let mut known = lock(&known);
+        let names: Vec<String> = known.by_age.values().cloned().collect();
+        let mut gone = 0;
+        for name in names {
+            let path = folder.join(&name);
+            let is_old = fs::metadata(&path).is_ok_and(|meta| meta.mtime() < before.as_second());
+            if is_old {
+                destroy(&path)?;
+                known.remove(&name);
+                gone += 1;
+            }
+        }
+        Ok(gone)
     }
 
     /// How many bytes a space's shelf takes.

@@ -15,6 +15,7 @@ mod groups;
 mod letters;
 mod log;
 mod receipts;
+pub mod retention;
 mod sealing;
 mod topics;
 pub mod values;
@@ -85,6 +86,7 @@ pub fn cases() -> Vec<Case> {
         letters::CASES,
         log::CASES,
         sealing::CASES,
+        retention::CASES,
     ]
     .concat()
 }

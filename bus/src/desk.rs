@@ -10,6 +10,7 @@ mod families;
 mod groups;
 mod letters;
 mod notes;
+mod retain;
 mod topics;
 
 pub(crate) use claims::{Admittance, DraftClaim, Verdict};
@@ -101,7 +102,7 @@ impl Desk<'_> {
     /// A payload sealed under an epoch that was closed while it waited in the queue could never be opened.
     pub(crate) fn check_epoch(&self, payload: &Payload) -> Result<(), StoreError> {
         match payload.epoch {
-            Some(epoch) if self.fold.closed_epochs.contains(&epoch) => Err(StoreError::Unavailable {
+            Some(epoch) if self.fold.is_closed(epoch) => Err(StoreError::Unavailable {
                 reason: "a sealing epoch ended in this moment; try again".into(),
             }),
             Some(_) | None => Ok(()),

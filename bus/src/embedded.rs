@@ -9,6 +9,7 @@
 mod builder;
 mod cache;
 mod chunk;
+mod grounds;
 mod guard;
 mod index;
 mod journal;
@@ -181,9 +182,9 @@ impl Medium for Embedded {
 /// The index, whose log must be there too: it is made from the same journal.
 fn opened_index(config: &EmbeddedConfig, log: &Log) -> Result<FileIndex, StoreError> {
     let index = FileIndex::open(config)?;
-    let size = index
-        .vouched()
-        .map_or(Ok(0), |vouch| snapshot::log_size(&vouch.snapshot));
+    let size = index.vouched().map_or(Ok(0), |vouch| {
+        snapshot::log(&vouch.snapshot).map(|tree| tree.size())
+    });
     if log.holds(size.map_err(chunk::malformed)?)? {
         Ok(index)
     } else {

@@ -12,6 +12,7 @@ mod queries;
 mod queue;
 mod reads;
 pub(crate) mod recover;
+mod retain;
 mod serve;
 mod writer;
 
@@ -25,8 +26,9 @@ use effectd_contracts::{ActionId, Clock, Digest, Timestamp};
 
 use crate::codec::Hash16;
 use crate::error::StoreError;
+use crate::fold::Fold;
 use crate::journal::{Journal, MemoryJournal};
-use crate::log::Log;
+use crate::log::{Kept, Log};
 use crate::names::TopicName;
 use crate::stats::Meters;
 use crate::table::{Base, Table};
@@ -74,12 +76,29 @@ pub(crate) struct Live {
     pub(crate) open_keys: HashMap<Hash16, (Digest, ActionId)>,
     /// Ends of topics.
     pub(crate) ends: HashMap<TopicName, u64>,
+    /// The first events of topics that are kept, where that is not the very first.
+    pub(crate) begins: HashMap<TopicName, u64>,
+    /// The first receipt that is kept.
+    pub(crate) receipts_begin: u64,
     /// Dead letters that were requeued or purged since the store was opened.
     pub(crate) letters_ended: u64,
     /// The right edge of the log.
     pub(crate) log: Frontier,
     /// Claims without an outcome.
     pub(crate) open_claims: u64,
+}
+
+impl Live {
+    pub(crate) fn begin(&self, topic: &TopicName) -> u64 {
+        self.begins.get(topic).copied().unwrap_or(0)
+    }
+
+    /// Takes over what is kept no longer.
+    pub(crate) fn expire(&mut self, fold: &Fold) {
+        self.receipts_begin = fold.receipts_begin;
+        let begins = fold.topics.iter().filter(|(_, topic)| topic.begin > 0);
+        self.begins = begins.map(|(name, topic)| (name.clone(), topic.begin)).collect();
+    }
 }
 
 /// What all threads of a store share.
@@ -93,6 +112,8 @@ pub(crate) struct Shared {
     signals: Mutex<HashMap<TopicName, Arc<Signal>>>,
     /// Dead letters came or went.
     pub(crate) letters: Arc<Signal>,
+    /// Held by whoever lets go of old blocks: one at a time.
+    pub(crate) retaining: Mutex<()>,
 }
 
 /// A store in this process: the memory engine or the embedded one. Clones are handles to the same store, which closes
@@ -126,7 +147,7 @@ impl Served {
     fn dead(error: StoreError) -> Self {
         Served {
             journal: Arc::new(MemoryJournal::default()),
-            table: Table::new(None, Log::in_memory(), usize::MAX),
+            table: Table::new(None, Log::in_memory(Kept::default()), usize::MAX),
             live: RwLock::default(),
             dead: Some(error),
         }
@@ -163,6 +184,7 @@ impl LocalStore {
             served: RwLock::new(Arc::new(recovered.served)),
             signals: Mutex::default(),
             letters: Arc::default(),
+            retaining: Mutex::default(),
         });
         let thread = writer::spawn(shared.clone(), recovered.state)?;
         Ok(LocalStore {

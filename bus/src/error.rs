@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use effectd_contracts::{ActionId, IdInvalid, ReceiptId};
 
+use crate::names::TopicName;
+
 /// Why the Store did not do what it was asked. Nothing of a refused operation is stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -31,6 +33,16 @@ pub enum StoreError {
     NotFound {
         /// What was looked for.
         what: &'static str,
+    },
+    /// What was asked for is no longer kept.
+    #[error(
+        "events of {topic} before offset {begins} are no longer kept: go on from there (`seek` the group to its start)"
+    )]
+    Dropped {
+        /// Which topic.
+        topic: TopicName,
+        /// Where it begins now.
+        begins: u64,
     },
     /// The lease ran out and the event went to someone else, was settled, or belonged to an earlier run of the process.
     #[error("the lease is no longer held")]
@@ -113,6 +125,7 @@ impl StoreError {
             StoreError::TooLarge { .. }
             | StoreError::Invalid(_)
             | StoreError::NotFound { .. }
+            | StoreError::Dropped { .. }
             | StoreError::LeaseLost
             | StoreError::StaleFence { .. }
             | StoreError::AlreadyReceipted { .. }

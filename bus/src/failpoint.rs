@@ -8,7 +8,7 @@
 
 /// Every point there is, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 15] = [
+pub const POINTS: [&str; 19] = [
     "journal.opening",
     "writer.before_append",
     "journal.after_begin",
@@ -24,6 +24,10 @@ pub const POINTS: [&str; 15] = [
     "index.after_rename",
     "index.after_merge",
     "index.before_drop",
+    "retain.staged",
+    "retain.taken_out",
+    "retain.flushed",
+    "retain.in_force",
 ];
 
 /// Passes a point.

@@ -36,6 +36,12 @@ pub struct When {
 pub struct Topic {
     /// The offset that the next event gets.
     pub end: u64,
+    /// The first event that is kept.
+    pub begin: u64,
+    /// Events before that one are kept all the same while somebody has still to settle them.
+    pub keeps_unsettled: bool,
+    /// Bytes of all events that there ever were.
+    pub bytes: u64,
     /// For every open epoch, one past the last event that is sealed under it.
     pub sealed: BTreeMap<u32, u64>,
 }
@@ -81,6 +87,12 @@ pub struct Fold {
     pub next_letter: u64,
     /// How many entries all families have.
     pub entries: u64,
+    /// The first receipt that is kept.
+    pub receipts_begin: u64,
+    /// Bytes of all receipts that there ever were.
+    pub receipt_bytes: u64,
+    /// Epochs before this one are closed and not remembered one by one.
+    pub epochs_before: u32,
     /// The topics.
     pub topics: BTreeMap<TopicName, Topic>,
     /// The groups.
@@ -119,6 +131,8 @@ pub struct Effects {
     pub leaves: Option<(u64, Vec<Digest>)>,
     /// Sealing epochs whose keys are to be destroyed now.
     pub closed_epochs: Vec<u32>,
+    /// Something is kept no longer.
+    pub expired: bool,
 }
 
 impl Fold {
@@ -146,6 +160,36 @@ impl Fold {
     /// The topic's end.
     pub fn end(&self, topic: &TopicName) -> u64 {
         self.topics.get(topic).map_or(0, |topic| topic.end)
+    }
+
+    /// The first event of a topic that is kept.
+    pub fn begin(&self, topic: &TopicName) -> u64 {
+        self.topics.get(topic).map_or(0, |topic| topic.begin)
+    }
+
+    /// Whether an epoch's key is destroyed, or about to be.
+    pub fn is_closed(&self, epoch: u32) -> bool {
+        epoch < self.epochs_before || self.closed_epochs.contains(&epoch)
+    }
+
+    /// Whether some group has still to settle an event. What nobody has ever asked for is still to be settled, too.
+    pub fn is_unsettled(&self, topic: &TopicName, offset: u64) -> bool {
+        let mut groups = self.groups_of(topic).peekable();
+        groups.peek().is_none() || groups.any(|group| group.is_open(offset))
+    }
+
+    /// The groups of a topic.
+    pub fn groups_of<'a>(&'a self, topic: &'a TopicName) -> impl Iterator<Item = &'a Group> {
+        let of_topic = self.groups.iter().filter(move |((of, _), _)| of == topic);
+        of_topic.map(|(_, group)| group)
+    }
+
+    /// A group, which begins where its topic does if nobody has named it yet.
+    fn group_mut(&mut self, topic: &TopicName, name: &GroupName) -> &mut Group {
+        let begin = self.begin(topic);
+        self.groups
+            .entry((topic.clone(), name.clone()))
+            .or_insert_with(|| Group::starting(begin))
     }
 
     /// The first event of a topic in the block that is being filled.

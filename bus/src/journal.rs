@@ -1,6 +1,6 @@
 //! The journal: blocks in order, durable one by one.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::codec::Span;
 use crate::error::StoreError;
@@ -36,7 +36,18 @@ pub trait Journal: Send + Sync {
         Ok(())
     }
 
-    /// Lets go of the blocks before `seq`.
+    /// The first block that counts; 1 while none was let go.
+    fn first(&self) -> u64;
+
+    /// What the blocks from [`Journal::first`] on stand on, as [`crate::ground`] writes it; `None` while none was let go.
+    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Makes ready what the blocks from `seq` on will stand on. Durable when this returns, and without effect before
+    /// [`Journal::truncate_before`] of the same block.
+    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError>;
+
+    /// Lets go of the blocks before `seq`, for which a ground was made ready. After a crash inside it, all of them count
+    /// or none.
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError>;
 }
 
@@ -48,6 +59,13 @@ pub(crate) fn missing(seq: u64) -> StoreError {
     }
 }
 
+/// A journal that was to be shortened to a block without having been told what it stands on then.
+pub(crate) fn unprepared(seq: u64) -> StoreError {
+    StoreError::Invalid(format!(
+        "the journal cannot begin with block {seq}: what it would stand on was not made ready"
+    ))
+}
+
 /// What to do about a journal that is not what was written.
 pub(crate) const ADVICE: &str =
     "Stop effectd, keep a copy of the state directory as it is, and restore the last backup.";
@@ -56,6 +74,19 @@ pub(crate) const ADVICE: &str =
 #[derive(Debug, Default)]
 pub struct MemoryJournal {
     blocks: RwLock<(u64, Vec<Vec<u8>>)>,
+    grounds: RwLock<Grounds>,
+}
+
+#[derive(Debug, Default)]
+struct Grounds {
+    staged: Option<(u64, Vec<u8>)>,
+    in_force: Option<(u64, Vec<u8>)>,
+}
+
+impl MemoryJournal {
+    fn grounds(&self) -> RwLockWriteGuard<'_, Grounds> {
+        self.grounds.write().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Journal for MemoryJournal {
@@ -96,7 +127,24 @@ impl Journal for MemoryJournal {
         block.get(range).map(<[u8]>::to_vec).ok_or_else(|| missing(seq))
     }
 
+    fn first(&self) -> u64 {
+        self.grounds().in_force.as_ref().map_or(1, |(first, _)| *first)
+    }
+
+    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.grounds().in_force.as_ref().map(|(_, bytes)| bytes.clone()))
+    }
+
+    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
+        self.grounds().staged = Some((seq, ground.to_vec()));
+        Ok(())
+    }
+
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
+        let mut grounds = self.grounds();
+        let staged = grounds.staged.take().filter(|(ready, _)| *ready == seq);
+        grounds.in_force = Some(staged.ok_or_else(|| unprepared(seq))?);
+        drop(grounds);
         let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
         let count = usize::try_from(seq.saturating_sub(blocks.0))
             .unwrap_or(usize::MAX)

@@ -13,6 +13,7 @@
 //! | `D` letter | where the dead letter lies |
 //! | `L` place in the log | a run: where this entry of the log and those after it in the same block lie |
 //! | `F` family, key | version of the entry, and where its value lies |
+//! | `Z` | the first block whose entries are here: those of blocks before it were taken out |
 
 use effectd_contracts::{Digest, EventId, IdempotencyKey, SpaceId, Status};
 
@@ -40,7 +41,7 @@ pub enum Dimension {
 }
 
 impl Dimension {
-    fn byte(self) -> u8 {
+    pub(crate) fn byte(self) -> u8 {
         match self {
             Dimension::Tool => 1,
             Dimension::Subject => 2,
@@ -172,6 +173,42 @@ pub fn text_hash(text: &str) -> Hash16 {
     Hash16::of(&[text.as_bytes()])
 }
 
+/// Key of the first block whose entries are here.
+pub fn cut() -> Vec<u8> {
+    vec![b'Z']
+}
+
+/// The value of [`cut`].
+pub fn cut_value(first: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4);
+    put_u64(&mut out, first);
+    out
+}
+
+/// Where an event's id leads: its offset, and the block that the event was written forward to, if it was.
+pub fn event_value(offset: u64, moved_to: Option<u64>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8);
+    put_u64(&mut out, offset);
+    if let Some(seq) = moved_to {
+        put_u64(&mut out, seq);
+    }
+    out
+}
+
+/// Reads an [`event_value`]: the offset, and whether the event was written forward.
+pub fn read_event_value(bytes: &[u8]) -> Result<(u64, bool), Malformed> {
+    let mut reader = Reader::new(bytes, 0);
+    let offset = reader.u64()?;
+    Ok((offset, reader.end().is_err()))
+}
+
+/// The last effect on a resource: the key that it satisfied, and its receipt.
+pub fn resource_value(key: Hash16, ordinal: u64) -> Vec<u8> {
+    let mut out = key.0.to_vec();
+    put_u64(&mut out, ordinal);
+    out
+}
+
 /// Where the records of one block that follow each other in a topic lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -179,16 +216,26 @@ pub struct Run {
     pub at_ms: i64,
     /// Which block.
     pub seq: u64,
+    /// Bytes of all records before these, since the topic began: how much there is after any of them can be told
+    /// without reading the rest.
+    pub before: u64,
     /// The records, in order.
     pub spans: Vec<Span>,
 }
 
 impl Run {
+    /// Bytes of all records up to the last of these.
+    pub fn after(&self) -> u64 {
+        let own: u64 = self.spans.iter().map(|span| u64::from(span.len)).sum();
+        self.before + own
+    }
+
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(16 + self.spans.len() * 5);
         put_i64(&mut out, self.at_ms);
         put_u64(&mut out, self.seq);
+        put_u64(&mut out, self.before);
         put_u64(&mut out, self.spans.len() as u64);
         let mut last = 0;
         for span in &self.spans {
@@ -202,7 +249,7 @@ impl Run {
     /// Reads its bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes, 0);
-        let (at_ms, seq, count) = (reader.i64()?, reader.u64()?, reader.count()?);
+        let (at_ms, seq, before, count) = (reader.i64()?, reader.u64()?, reader.u64()?, reader.count()?);
         let mut last = 0_u32;
         let mut spans = Vec::with_capacity(count);
         for _ in 0..count {
@@ -215,7 +262,12 @@ impl Run {
             });
         }
         reader.end()?;
-        Ok(Run { at_ms, seq, spans })
+        Ok(Run {
+            at_ms,
+            seq,
+            before,
+            spans,
+        })
     }
 }
 
@@ -302,6 +354,8 @@ pub struct LetterAt {
     pub detail: Stored,
     /// Its payload.
     pub payload: Stored,
+    /// Its attempts, one by one, if they were told.
+    pub tries: Option<Stored>,
 }
 
 impl LetterAt {
@@ -313,6 +367,10 @@ impl LetterAt {
         self.record.encode(&mut out);
         self.detail.encode(&mut out);
         self.payload.encode(&mut out);
+        out.push(u8::from(self.tries.is_some()));
+        if let Some(tries) = self.tries {
+            tries.encode(&mut out);
+        }
         out
     }
 
@@ -325,6 +383,11 @@ impl LetterAt {
             record: Place::decode(&mut reader)?,
             detail: Stored::decode(&mut reader)?,
             payload: Stored::decode(&mut reader)?,
+            tries: if reader.flag()? {
+                Some(Stored::decode(&mut reader)?)
+            } else {
+                None
+            },
         };
         reader.end()?;
         Ok(letter)
@@ -404,7 +467,7 @@ impl Checkpoint {
     /// Its bytes, which have a checksum of their own.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        put_str(&mut out, "effectd index 1");
+        put_str(&mut out, "effectd index 2");
         put_u64(&mut out, self.seq);
         out.extend_from_slice(&self.checksum.to_be_bytes());
         let own = crc32fast::hash(&out);
@@ -422,7 +485,7 @@ impl Checkpoint {
             return Err(Malformed("a checkpoint whose checksum does not fit"));
         }
         let mut reader = Reader::new(&bytes[..own], 0);
-        if reader.text()? != "effectd index 1" {
+        if reader.text()? != "effectd index 2" {
             return Err(Malformed("an index of another format"));
         }
         let checkpoint = Checkpoint {

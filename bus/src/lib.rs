@@ -20,6 +20,7 @@ pub mod codec;
 pub mod record;
 
 pub mod block;
+pub mod ground;
 pub mod keys;
 
 pub mod fingerprint;
@@ -60,12 +61,13 @@ pub use types::groups::{
     Delivery, Exhausted, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement,
 };
 pub use types::letters::{
-    Fingerprint, LetterGroup, LetterOrigin, LetterPage, NewLetter, Requeued, StoredLetter,
+    Fingerprint, LetterGroup, LetterOrigin, LetterPage, NewLetter, Requeued, StoredLetter, Try,
 };
 pub use types::log::{LogStanding, StoredEntry};
 pub use types::receipts::{
     Committed, Completion, Cursor, Link, NewReceipt, Order, ReceiptPage, ReceiptQuery, StoredReceipt,
 };
+pub use types::retention::{Keep, Retained, Retention, TopicKeep, Turn};
 pub use vault::EpochReport;
 pub use wait::Wait;
 pub use watch::Watch;

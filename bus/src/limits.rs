@@ -32,6 +32,26 @@ pub const RESOURCE_BYTES_MAX: usize = 8_192;
 /// Longest free text beside a dead letter or nack: a line a person reads.
 /// Fixed: part of the stored format.
 pub const DETAIL_BYTES_MAX: usize = 2_048;
+/// Attempts that a dead letter tells one by one, the last ones: what a person reads.
+/// Fixed: part of the stored format.
+pub const LETTER_TRIES_MAX: usize = 16;
+/// Bytes of journal that one turn of retention lets go of, about: it is folded again in memory, in a thread of its own.
+/// Fixed: bounds the memory and the time of one turn, and has no other effect.
+pub const RETAIN_STEP_BYTES: usize = 4_194_304;
+/// Entries of the index that are taken out, and letters that expire, in one operation: the writer is held up no longer
+/// than by an ordinary block.
+/// Fixed: bounds how long the writer is held up, and has no other effect.
+pub const RETAIN_BATCH: usize = 256;
+/// How long retention waits for the index to be on disk before it gives up until its next turn.
+/// Fixed: the next turn tries again.
+pub const RETAIN_FLUSH_MAX: Duration = Duration::from_secs(60);
+/// Days that receipts and events are kept, unless configured otherwise.
+pub const RECEIPT_DAYS: u32 = 180;
+/// Days that dead letters are kept, unless configured otherwise: always longer than receipts.
+pub const LETTER_DAYS: u32 = 730;
+/// Closed epochs that are remembered one by one before they are summed up.
+/// Fixed: has no effect but on a few bytes of memory.
+pub const CLOSED_EPOCHS_MAX: usize = 1_000;
 /// Words of a dead letter's detail that its fingerprint is made of: what follows is mostly the particular case.
 /// Fixed: another number would give another fingerprint to the same cause.
 pub const FINGERPRINT_WORDS_MAX: usize = 32;

@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use effectd_contracts::merkle::{self, Subtrees};
 use effectd_contracts::{Digest, IntentEntry, LogEntry};
@@ -21,6 +21,8 @@ use crate::vault::keyring::{failed, private_dir, sync_dir};
 /// A file of a level holds every eighth level of the tree.
 const LEVEL_BITS: u32 = 8;
 const HASH_BYTES: u64 = 32;
+/// Entries that are copied in one piece: whole subtrees, so that none is made twice.
+const TAKEN_AT_ONCE: usize = 1 << (2 * LEVEL_BITS);
 /// No log is so long that it needs more.
 const LEVELS: u32 = u64::BITS / LEVEL_BITS;
 
@@ -42,7 +44,11 @@ pub fn leaf_of(record: &Record, block: &[u8]) -> Option<Digest> {
         | Record::Configured { .. }
         | Record::EpochClosed { .. }
         | Record::LetterEnded { .. }
-        | Record::LetterResealed { .. } => return None,
+        | Record::LetterResealed { .. }
+        | Record::Expired(_)
+        | Record::EventMoved { .. }
+        | Record::ClaimMoved { .. }
+        | Record::LetterMoved { .. } => return None,
     };
     let span = blob.span();
     let range = span.at as usize..span.at as usize + span.len as usize;
@@ -58,8 +64,13 @@ pub(crate) fn intent_bytes(claim: &ClaimRecord) -> Vec<u8> {
 /// The hashes of one log.
 pub(crate) struct Log {
     files: Option<Files>,
+    /// What a log in memory leaves behind for the next one, in the place of files.
+    kept: Kept,
     recent: RwLock<Recent>,
 }
+
+/// The hashes of a log in memory, which outlive the blocks that they are of, as files do.
+pub(crate) type Kept = Arc<RwLock<Vec<Digest>>>;
 
 /// Hashes of entries that are not in the files yet.
 #[derive(Default)]
@@ -69,12 +80,17 @@ struct Recent {
 }
 
 impl Log {
-    /// A log in memory. What is settled is forgotten.
-    pub(crate) fn in_memory() -> Self {
+    /// A log in memory, which goes on with what another one left behind.
+    pub(crate) fn in_memory(kept: Kept) -> Self {
         Log {
             files: None,
+            kept,
             recent: RwLock::default(),
         }
+    }
+
+    fn kept(&self) -> RwLockWriteGuard<'_, Vec<Digest>> {
+        self.kept.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The log in a directory, which is made if it is not there.
@@ -85,6 +101,7 @@ impl Log {
                 dir: dir.to_owned(),
                 levels: RwLock::default(),
             }),
+            kept: Kept::default(),
             recent: RwLock::default(),
         })
     }
@@ -95,7 +112,9 @@ impl Log {
 
     /// Whether the files hold a log of this size.
     pub(crate) fn holds(&self, size: u64) -> Result<bool, StoreError> {
-        let Some(files) = &self.files else { return Ok(true) };
+        let Some(files) = &self.files else {
+            return Ok(self.kept().len() as u64 >= size);
+        };
         for level in 0..LEVELS {
             let hashes = size >> (level * LEVEL_BITS);
             if hashes > 0 && files.len(level)? < hashes {
@@ -114,9 +133,19 @@ impl Log {
             });
         }
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
-        *recent = Recent {
-            first: size,
-            hashes: Vec::new(),
+        *recent = match &self.files {
+            Some(_) => Recent {
+                first: size,
+                hashes: Vec::new(),
+            },
+            None => {
+                let mut kept = self.kept();
+                kept.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+                Recent {
+                    first: 0,
+                    hashes: kept.clone(),
+                }
+            }
         };
         Ok(())
     }
@@ -130,6 +159,9 @@ impl Log {
             recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
         }
         recent.hashes.extend_from_slice(leaves);
+        if self.files.is_none() {
+            self.kept().extend_from_slice(leaves);
+        }
         Ok(())
     }
 
@@ -142,18 +174,27 @@ impl Log {
             .min(recent.hashes.len());
         let leaves = recent.hashes[..count].to_vec();
         drop(recent);
-        if leaves.is_empty() {
+        let Some(files) = self.files.as_ref().filter(|_| !leaves.is_empty()) else {
             return Ok(());
-        }
-        if let Some(files) = &self.files {
-            files.append(first, &leaves)?;
-        }
+        };
+        files.append(first, &leaves)?;
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
         if recent.first == first {
             recent.hashes.drain(..count);
             recent.first += count as u64;
         }
         Ok(())
+    }
+
+    /// Takes the first `size` entries of another log over, and makes what stands above them anew.
+    pub(crate) fn take_over(&self, other: &Log, size: u64) -> Result<(), StoreError> {
+        if let (Some(ours), Some(theirs)) = (&self.files, &other.files) {
+            for first in (0..size).step_by(TAKEN_AT_ONCE) {
+                let count = (size - first).min(TAKEN_AT_ONCE as u64);
+                ours.append(first, &theirs.read(0, first, count)?)?;
+            }
+        }
+        self.begin(size)
     }
 
     /// The first entry up to `size` whose hash, or one above it, is not what another log has. Only files are compared.

@@ -8,13 +8,14 @@ use effectd_contracts::Clock;
 use crate::engine::{LocalStore, Medium, Opened};
 use crate::error::StoreError;
 use crate::journal::MemoryJournal;
-use crate::log::Log;
+use crate::log::{Kept, Log};
 use crate::vault::Vault;
 
-/// What a memory store leaves behind for the next one: its journal and its keys.
+/// What a memory store leaves behind for the next one: its journal, the hashes of its log, and its keys.
 #[derive(Debug, Clone)]
 pub struct MemoryDisk {
     journal: Arc<MemoryJournal>,
+    log: Kept,
     vault: Arc<Vault>,
 }
 
@@ -22,6 +23,7 @@ impl Default for MemoryDisk {
     fn default() -> Self {
         MemoryDisk {
             journal: Arc::default(),
+            log: Kept::default(),
             vault: Arc::new(Vault::in_memory()),
         }
     }
@@ -32,7 +34,7 @@ impl Medium for MemoryDisk {
         Ok(Opened {
             journal: self.journal.clone(),
             base: None,
-            log: Log::in_memory(),
+            log: Log::in_memory(self.log.clone()),
             gather_entries: usize::MAX,
         })
     }

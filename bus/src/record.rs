@@ -5,6 +5,7 @@
 //! kind.
 
 pub(crate) mod bytes;
+pub(crate) mod fields;
 
 use effectd_contracts::{ActionId, Digest, EventId, ReceiptId, SpaceId, Status, SubjectId, ToolId, TraceId};
 
@@ -143,6 +144,41 @@ pub enum Record {
         /// Its payload.
         payload: Payload,
     },
+    /// Receipts and events are kept no longer.
+    Expired(ExpiredRecord),
+    /// An event that is still to be settled was written forward, out of blocks that are let go.
+    EventMoved {
+        /// When it was first stored.
+        at_ms: i64,
+        /// The event.
+        event: EventRecord,
+    },
+    /// An open intent was written forward.
+    ClaimMoved {
+        /// Whose claim.
+        fence: u64,
+        /// What is about to happen.
+        intent: Payload,
+    },
+    /// A dead letter was written forward, or sealed again under a newer epoch.
+    LetterMoved {
+        /// When it was set aside.
+        at_ms: i64,
+        /// The letter.
+        letter: LetterRecord,
+    },
+}
+
+/// What is kept no longer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiredRecord {
+    /// The first receipt that is kept.
+    pub receipts_begin: u64,
+    /// Closed epochs before this one need not be remembered: their keys are destroyed.
+    pub epochs_before: u32,
+    /// Topics, each with the first event that is kept, and whether those before it that somebody has still to settle
+    /// are kept all the same.
+    pub topics: Vec<(TopicName, u64, bool)>,
 }
 
 /// An event that was appended.
@@ -232,6 +268,8 @@ pub struct LetterRecord {
     pub detail: Payload,
     /// The original request or event body.
     pub payload: Payload,
+    /// Each attempt, as [`crate::types::letters::Try`] in JSON; `None` in letters of older versions.
+    pub tries: Option<Payload>,
 }
 
 /// A claim that was granted.

@@ -15,6 +15,7 @@ use crate::types::groups::{GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Set
 use crate::types::letters::{LetterGroup, LetterPage, Requeued, StoredLetter};
 use crate::types::log::{LogStanding, StoredEntry};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
+use crate::types::retention::{Retained, Retention, Turn};
 use crate::vault::EpochReport;
 use crate::wait::Wait;
 use crate::watch::Watch;
@@ -64,7 +65,8 @@ pub trait Store: Send + Sync {
     fn publish(&self, topic: &TopicName, events: Vec<NewEvent>) -> Wait<Vec<Published>>;
 
     /// Reads events from an offset on, touching no group. Stops at `max`, at [`crate::limits::PAGE_ITEMS_MAX`] or when
-    /// the page is large. A topic that nobody has published to is empty.
+    /// the page is large. A topic that nobody has published to is empty. [`StoreError::Dropped`] if the event at the offset
+    /// is no longer kept, and says where the topic begins now.
     fn read(&self, topic: &TopicName, from: u64, max: usize) -> Result<EventPage, StoreError>;
 
     /// The offset under which an event of this id was published; `None` if it was not.
@@ -214,6 +216,11 @@ pub trait Store: Send + Sync {
     /// Destroys the keys of sealing epochs that ended before `before` and whose actions have all ended. Entries and dead
     /// letters that are still alive are sealed again under the current epoch first.
     fn close_epochs(&self, before: Timestamp) -> Wait<EpochReport>;
+
+    /// One turn of letting go of what is kept no longer; its work is bounded, and [`Retained::more`] says whether to ask
+    /// again. Blocks the calling thread, for moments only. Nobody sees what has expired from then on; readers and groups
+    /// that ask for it are told where their topic begins now ([`StoreError::Dropped`]).
+    fn retain(&self, retention: &Retention, turn: Turn) -> Result<Retained, StoreError>;
 
     /// What the Store has done and has to do.
     fn stats(&self) -> Stats;

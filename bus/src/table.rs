@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -101,6 +102,24 @@ impl Layer {
             .for_each(|(key, cell)| self.set(key, cell));
     }
 
+    /// Takes out what it says about a key.
+    pub fn take(&mut self, key: &[u8]) -> Option<Cell> {
+        self.cells.remove(key)
+    }
+
+    /// Whether it gives a value to some key from `from` on and before `end`.
+    pub fn has_between(&self, from: &[u8], end: &[u8]) -> bool {
+        let bounds = (Bound::Included(from), Bound::Excluded(end));
+        let mut found = self.cells.range::<[u8], _>(bounds);
+        found.any(|(_, cell)| *cell != Cell::Delete)
+    }
+
+    /// The keys that it says are gone.
+    fn deleted(&self) -> Vec<Vec<u8>> {
+        let gone = self.cells.iter().filter(|(_, cell)| **cell == Cell::Delete);
+        gone.map(|(key, _)| key.clone()).collect()
+    }
+
     /// How many keys it speaks of.
     pub fn len(&self) -> usize {
         self.cells.len()
@@ -163,6 +182,8 @@ pub trait Base: Send + Sync {
     fn tidy(&self) -> Result<(), StoreError>;
     /// What was last vouched for; `None` while nothing was.
     fn vouched(&self) -> Option<Arc<Vouch>>;
+    /// Gives room back after much was taken out. May take a while, and holds nobody up.
+    fn compact(&self) -> Result<(), StoreError>;
     /// Whether it has met damage since it was opened. Then it is to be opened anew.
     fn is_spoiled(&self) -> bool;
 }
@@ -205,6 +226,8 @@ pub(crate) struct Table {
     stir: Condvar,
     /// Something was moved, or never will be.
     moved: Condvar,
+    /// What is gathered is to be moved soon, however little it is.
+    hurry: AtomicBool,
 }
 
 #[derive(Default)]
@@ -215,6 +238,9 @@ struct Work {
     frozen: Amount,
     stop: bool,
     failed: Option<StoreError>,
+    /// How many layers were begun, and how many of them are in the base.
+    begun: u64,
+    ended: u64,
 }
 
 /// How much of the journal a layer holds.
@@ -242,6 +268,7 @@ impl Table {
             gather_entries,
             stir: Condvar::new(),
             moved: Condvar::new(),
+            hurry: AtomicBool::new(false),
         }
     }
 
@@ -265,6 +292,7 @@ impl Table {
     /// Shows what a durable block of so many bytes changed.
     pub(crate) fn show(&self, layer: Layer, bytes: usize) {
         let mut recent = self.write();
+        let recent_is_all = recent.base.is_none() && recent.frozen.is_none();
         let Recent {
             active,
             active_hashes,
@@ -273,7 +301,14 @@ impl Table {
         active_hashes
             .0
             .extend(layer.cells.keys().map(|key| filter::hash(key)));
+        // Where nothing is older, what is gone need not be said.
+        let gone = if recent_is_all {
+            layer.deleted()
+        } else {
+            Vec::new()
+        };
         active.extend(layer);
+        gone.iter().for_each(|key| drop(active.take(key)));
         drop(recent);
         let mut work = self.work();
         work.gathered.blocks += 1;
@@ -285,7 +320,35 @@ impl Table {
         let recent = self.read();
         recent.base.is_some()
             && recent.frozen.is_none()
-            && (recent.active.len() >= self.gather_entries || self.work().gathered.reaches(1))
+            && (recent.active.len() >= self.gather_entries || self.is_due())
+    }
+
+    fn is_due(&self) -> bool {
+        let gathered = self.work().gathered;
+        gathered.reaches(1) || (gathered.blocks > 0 && self.hurry.load(Ordering::Acquire))
+    }
+
+    /// How many layers are in the base when all that is shown now is; `None` if there is no base.
+    pub(crate) fn gathering(&self) -> Option<u64> {
+        let has_base = self.read().base.is_some();
+        let work = self.work();
+        has_base.then(|| work.begun + u64::from(work.gathered.blocks > 0))
+    }
+
+    /// Has what is gathered moved soon, and waits a little for it; whether so many layers are in the base.
+    pub(crate) fn hurry(&self, layers: u64) -> Result<bool, StoreError> {
+        let work = self.work();
+        if let Some(error) = &work.failed {
+            return Err(error.clone());
+        }
+        if work.ended >= layers {
+            self.hurry.store(false, Ordering::Release);
+            return Ok(true);
+        }
+        self.hurry.store(true, Ordering::Release);
+        let waited = self.moved.wait_timeout(work, LOOK_AGAIN);
+        let work = waited.unwrap_or_else(PoisonError::into_inner).0;
+        Ok(work.ended >= layers)
     }
 
     /// Hands what is gathered over to be moved, with what the base may vouch for from then on. Nothing else is being
@@ -302,6 +365,7 @@ impl Table {
         }));
         let mut work = self.work();
         work.frozen = std::mem::take(&mut work.gathered);
+        work.begun += 1;
         drop(work);
         drop(recent);
         self.stir.notify_all();
@@ -372,12 +436,21 @@ impl Table {
         // Under both locks: once the layer is gone the writer may hand over the next one, and its amount must stay.
         let mut recent = self.write();
         let moved = recent.frozen.take();
-        self.work().frozen = Amount::default();
+        let mut work = self.work();
+        work.frozen = Amount::default();
+        work.ended = work.begun;
+        drop(work);
         drop(recent);
         self.moved.notify_all();
         // Thousands of small pieces of memory are given back without holding anyone up.
         drop(moved);
         base.tidy()
+    }
+
+    /// Gives room back after much was taken out.
+    pub(crate) fn compact(&self) -> Result<(), StoreError> {
+        let base = self.read().base.clone();
+        base.map_or(Ok(()), |base| base.compact())
     }
 
     /// Whether moving has failed, after which nothing is moved any more.

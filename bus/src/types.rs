@@ -7,3 +7,4 @@ pub mod groups;
 pub mod letters;
 pub mod log;
 pub mod receipts;
+pub mod retention;

@@ -56,6 +56,8 @@ pub enum Kind {
     Detail,
     /// A dead letter's original.
     Letter,
+    /// A dead letter's attempts.
+    Tries,
 }
 
 impl Kind {
@@ -66,6 +68,7 @@ impl Kind {
             Kind::Entry => 3,
             Kind::Detail => 4,
             Kind::Letter => 5,
+            Kind::Tries => 6,
         }
     }
 }

@@ -15,7 +15,9 @@ use crate::problem::Problem;
 use crate::routes::{
     actions, approvals, artifacts, breakers, dlq, grants, health, log, policy, receipts, store, tools,
 };
-use crate::upkeep::{CauseView, EventList, LetterList, LetterNow, LetterView, StoreView};
+use crate::upkeep::{
+    CauseView, EventList, LetterList, LetterNow, LetterView, RetainedView, StoreView, TryView,
+};
 use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
     HowWord, PromptView, StandingView,
@@ -82,6 +84,7 @@ const SCHEMAS: &str = "/components/schemas";
         dlq::purge,
         store::stats,
         store::events,
+        store::retain,
         health::healthz,
         health::readyz,
         health::metrics,
@@ -107,7 +110,9 @@ const SCHEMAS: &str = "/components/schemas";
         LetterList,
         LetterNow,
         LetterView,
+        RetainedView,
         StoreView,
+        TryView,
         State,
         Problem,
         Change,

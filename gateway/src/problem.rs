@@ -57,6 +57,7 @@ kinds! {
     AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
     CannotCancel = "cannot_cancel", 409, false, "The action is on its way; it cannot be withdrawn.";
     LetterUnknown = "letter_unknown", 404, false, "There is no such dead letter.";
+    Dropped = "dropped", 410, false, "It is no longer kept.";
     BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";
     OperatorsOnly = "operators_only", 403, false, "This is for operators.";
     PolicyInvalid = "policy_invalid", 422, false, "The policy cannot be used so; the one in force stays.";

@@ -4,13 +4,22 @@
 //! both give the same answers.
 
 use effectd_actors::letters::{self, Now};
-use effectd_actors::{Body, LetterOrigin, Store, StoreError, StoredEvent, StoredLetter, TopicName};
+use effectd_actors::{Body, LetterOrigin, Retained, Store, StoreError, StoredEvent, StoredLetter, TopicName};
 use effectd_contracts::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::limits::UPKEEP_PAGE_MAX;
+
+/// One attempt that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TryView {
+    /// When it ended.
+    pub at: String,
+    /// Why it failed; empty where that can no longer be read.
+    pub error: String,
+}
 
 /// A dead letter, without the parameters of its request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -33,6 +42,8 @@ pub struct LetterView {
     pub cause: String,
     /// How often it was tried.
     pub attempts: u32,
+    /// The last attempts one by one.
+    pub tries: Vec<TryView>,
     /// Why, for people; nothing if that can no longer be read.
     pub detail: Option<String>,
 }
@@ -47,6 +58,10 @@ impl From<&StoredLetter> for LetterView {
             Body::Clear(bytes) | Body::Opened(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
             Body::Shredded => None,
         };
+        let tries = letter.tries.iter().map(|tried| TryView {
+            at: tried.at.to_string(),
+            error: tried.error.clone(),
+        });
         Self {
             letter: letter.letter,
             time: letter.time.to_string(),
@@ -57,6 +72,7 @@ impl From<&StoredLetter> for LetterView {
             code: letter.code.clone(),
             cause: letter.fingerprint.to_string(),
             attempts: letter.attempts,
+            tries: tries.collect(),
             detail,
         }
     }
@@ -137,10 +153,68 @@ pub struct LetterQuery {
 pub struct StoreView {
     /// How many events each topic has had.
     pub events: std::collections::BTreeMap<String, u64>,
+    /// The first event of each topic that is kept.
+    pub begins: std::collections::BTreeMap<String, u64>,
     /// Dead letters.
     pub dead_letters: u64,
     /// Actions that were begun and have not ended.
     pub open_intents: u64,
+}
+
+/// What retention did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RetainedView {
+    /// Receipts that are kept no longer.
+    pub receipts: u64,
+    /// Events that are kept no longer, by topic.
+    pub events: std::collections::BTreeMap<String, u64>,
+    /// Dead letters that are kept no longer.
+    pub dead_letters: u64,
+    /// Live records that were written forward.
+    pub moved: u64,
+    /// Blocks of the journal that were let go.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// There is more to let go: ask again.
+    pub more: bool,
+}
+
+impl From<Retained> for RetainedView {
+    fn from(told: Retained) -> Self {
+        Self {
+            receipts: told.receipts,
+            events: told
+                .events
+                .iter()
+                .map(|(topic, count)| (topic.to_string(), *count))
+                .collect(),
+            dead_letters: told.letters,
+            moved: told.moved,
+            blocks: told.blocks,
+            bytes: told.bytes,
+            more: told.more,
+        }
+    }
+}
+
+impl RetainedView {
+    /// Both turns together.
+    #[must_use]
+    pub fn and(mut self, later: Self) -> Self {
+        for (topic, count) in later.events {
+            *self.events.entry(topic).or_default() += count;
+        }
+        Self {
+            receipts: self.receipts + later.receipts,
+            events: self.events,
+            dead_letters: self.dead_letters + later.dead_letters,
+            moved: self.moved + later.moved,
+            blocks: self.blocks + later.blocks,
+            bytes: self.bytes + later.bytes,
+            more: later.more,
+        }
+    }
 }
 
 /// Some events of a topic.
@@ -150,6 +224,8 @@ pub struct EventList {
     pub events: Vec<Value>,
     /// Where to go on.
     pub next: u64,
+    /// The first event that is kept.
+    pub begin: u64,
     /// The topic's end.
     pub end: u64,
 }
@@ -200,24 +276,33 @@ pub fn purge(store: &dyn Store, number: u64) -> Result<LetterNow, StoreError> {
 /// Counts what is in the store.
 pub fn stats(store: &dyn Store) -> Result<StoreView, StoreError> {
     let topics = store.topics()?;
+    let mut begins = std::collections::BTreeMap::new();
+    for (topic, end) in &topics {
+        begins.insert(topic.to_string(), store.read(topic, *end, 1)?.begin);
+    }
     Ok(StoreView {
         events: topics
             .iter()
             .map(|(topic, end)| (topic.to_string(), *end))
             .collect(),
+        begins,
         dead_letters: store.letter_groups(None)?.iter().map(|group| group.count).sum(),
         open_intents: store.stats().intents_open,
     })
 }
 
-/// Some events of a topic, from an offset on.
+/// Some events of a topic; without an offset, from the first that is kept.
 pub fn events(store: &dyn Store, topic: &str, from: Option<u64>) -> Result<EventList, StoreError> {
     let topic = TopicName::new(topic)?;
-    let from = from.unwrap_or(0);
+    let from = match from {
+        Some(from) => from,
+        None => store.read(&topic, u64::MAX, 1)?.begin,
+    };
     let page = store.read(&topic, from, UPKEEP_PAGE_MAX.get())?;
     Ok(EventList {
         events: page.events.iter().map(event).collect(),
         next: page.next,
+        begin: page.begin,
         end: page.end,
     })
 }

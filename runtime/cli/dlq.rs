@@ -231,6 +231,11 @@ async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trou
     let mut printer = Printer::new(form, false, &LETTERS);
     row(&mut printer, &letter);
     printer.finish();
+    if form == Form::Table {
+        for tried in &letter.tries {
+            super::output::line(&format!("  {}  {}", tried.at, tried.error));
+        }
+    }
     Ok(Exit::Done)
 }
 

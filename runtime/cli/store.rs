@@ -6,8 +6,9 @@ use clap::Subcommand;
 use effectd_bus::embedded::EmbeddedConfig;
 use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
 use effectd_bus::embedded::salvage::{Salvaged, salvage};
+use effectd_bus::{Retention, Turn};
 use effectd_contracts::SystemClock;
-use effectd_gateway::upkeep::{self, EventList, StoreView};
+use effectd_gateway::upkeep::{self, EventList, RetainedView, StoreView};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -18,13 +19,14 @@ use super::{Common, complain};
 use crate::client::percent_encoded;
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::blobs;
 use crate::state::State;
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
 
 /// Check the store, make its index anew, save what a damaged one still has, count what is in it
 ///
-/// `stats` and `export` go through the daemon if one runs. `check`, `rebuild` and `salvage` need the store for
+/// `stats`, `export` and `retain` go through the daemon if one runs. `check`, `rebuild` and `salvage` need the store for
 /// themselves: while a daemon runs on it, they say so and exit with 75.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
@@ -71,9 +73,21 @@ enum Command {
         /// Which topic
         #[arg(value_name = "TOPIC")]
         topic: String,
-        /// The first event; without it, the very first
+        /// The first event; without it, the first that is kept
         #[arg(long, value_name = "OFFSET")]
         from: Option<u64>,
+    },
+    /// Let go of what is kept no longer, and give the disk its room back
+    ///
+    /// A daemon does this by itself every hour. How long things are kept is set by `store.retention.*`.
+    #[command(after_help = "Examples:\n  effectd store retain --dry-run\n  effectd store retain -o json")]
+    Retain {
+        /// Only say what would go
+        #[arg(long)]
+        dry_run: bool,
+        /// How the answer is shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
     },
     /// Count what is in the store
     #[command(after_help = "Example:\n  effectd store stats -o json")]
@@ -92,6 +106,9 @@ impl StoreCommand {
             Command::Salvage { into, output } => save(common, into, *output),
             Command::Export { topic, from } => return super::block_on(export(common, topic, *from)),
             Command::Stats { output } => return super::block_on(stats(common, *output)),
+            Command::Retain { dry_run, output } => {
+                return super::block_on(retain(common, *dry_run, *output));
+            }
         };
         outcome.unwrap_or_else(|error| {
             complain(&error);
@@ -222,6 +239,42 @@ async fn stats(common: &Common, form: Form) -> Result<Exit, Trouble> {
         }
     }
     show(&value, form);
+    Ok(Exit::Done)
+}
+
+/// Takes turns until there is no more to let go.
+async fn retain(common: &Common, dry_run: bool, form: Form) -> Result<Exit, Trouble> {
+    let mut keeper = Keeper::reach(common).await?;
+    let (retention, blobs) = match &keeper {
+        Keeper::Direct { state, config, .. } => (config.pipeline.retention.clone(), Some(blobs(state)?)),
+        Keeper::Daemon(_) => (Retention::default(), None),
+    };
+    let turn = if dry_run { Turn::Preview } else { Turn::LetGo };
+    let mut all: Option<RetainedView> = None;
+    loop {
+        let path = format!("/v1/store/retain?preview={dry_run}");
+        let told: RetainedView = keeper
+            .ask(Method::POST, &path, |store| {
+                let told = store.retain(&retention, turn)?;
+                if let (Turn::LetGo, Some(since), Some(blobs)) = (turn, told.since, &blobs)
+                    && let Err(error) = blobs.expire(since)
+                {
+                    complain(&error);
+                }
+                Ok(told.into())
+            })
+            .await?;
+        let more = told.more;
+        all = Some(match all {
+            None => told,
+            Some(before) => before.and(told),
+        });
+        if !more {
+            break;
+        }
+    }
+    keeper.close()?;
+    show(&serde_json::to_value(&all).unwrap_or_default(), form);
     Ok(Exit::Done)
 }
 

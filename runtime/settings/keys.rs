@@ -10,7 +10,7 @@ use effectd_gateway::limits as gateway;
 use effectd_sandbox::limits as sandbox;
 
 use super::bounds::bounds;
-use super::kinds::{BYTES, COUNT, FEW, Kind, MILLIS};
+use super::kinds::{BYTES, COUNT, DAYS, FEW, Kind, MILLIS};
 use crate::config::{INDEX_CACHE_BYTES, JOURNAL_CACHE_BYTES, STOP_GRACE};
 
 /// When a changed value takes effect.
@@ -247,6 +247,13 @@ const TABLE: &[Key] = &[
     key!("store.index_cache_bytes" = INDEX_CACHE_BYTES, BYTES, Restart, "what the store's index may cache in memory"),
     key!("store.journal" = "segments", Kind::Word(&["segments", "sled"]), Restart, "what carries the journal of a store that is made: plain files, or a sled database"),
     key!("store.journal_cache_bytes" = JOURNAL_CACHE_BYTES, BYTES, Restart, "what a journal in sled may cache in memory"),
+    key!("store.retention.decision_bytes_max" = 0_u64, Kind::Number { min: 0, max: u64::MAX }, Restart, "how many bytes of ACTION_DECISION are kept, the oldest go first; 0 is any number. What is not settled is kept all the same"),
+    key!("store.retention.decision_days" = store::RECEIPT_DAYS, DAYS, Restart, "how long events of ACTION_DECISION are kept; 0 is for ever. What is not settled is kept all the same"),
+    key!("store.retention.executed_bytes_max" = 0_u64, Kind::Number { min: 0, max: u64::MAX }, Restart, "how many bytes of ACTION_EXECUTED, and of every other topic, are kept; 0 is any number"),
+    key!("store.retention.executed_days" = store::RECEIPT_DAYS, DAYS, Restart, "how long events of ACTION_EXECUTED, and of every other topic, are kept; 0 is for ever"),
+    key!("store.retention.letter_days" = store::LETTER_DAYS, DAYS, Restart, "how long dead letters are kept, always longer than receipts; 0 is for ever"),
+    key!("store.retention.receipt_bytes_max" = 0_u64, Kind::Number { min: 0, max: u64::MAX }, Restart, "how many bytes of receipts are kept, the oldest go first; 0 is any number"),
+    key!("store.retention.receipt_days" = store::RECEIPT_DAYS, DAYS, Restart, "how long receipts are kept, and with them their keys and what they replaced; 0 is for ever"),
     key!("store.segment_bytes" = store::SEGMENT_BYTES, Kind::Number { min: 1_048_576, max: 1_073_741_824 }, Restart, "size at which a file of the journal is full"),
 ];
 

@@ -33,6 +33,8 @@ pub(super) const COUNT: Kind = Kind::Number {
 };
 /// A number of things that take a thread, a descriptor or a megabyte each.
 pub(super) const FEW: Kind = Kind::Number { min: 1, max: 10_000 };
+/// A number of days: up to a hundred years, or 0 for ever.
+pub(super) const DAYS: Kind = Kind::Number { min: 0, max: 36_500 };
 /// A size: from a mebibyte to a pebibyte.
 pub(super) const BYTES: Kind = Kind::Number {
     min: 1_048_576,

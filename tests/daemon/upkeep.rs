@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Completion, NewLetter, NewReceipt, Store, TopicName};
+use effectd_bus::{Completion, NewLetter, NewReceipt, Store, TopicName, Try};
 use effectd_contracts::{
     ActionId, Digest, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, Topic,
 };
@@ -25,6 +25,10 @@ fn leave_letter(place: &Place, action: &str) {
         code: "timed_out".into(),
         detail: "no answer within 30 s".into(),
         attempts: 1,
+        tries: vec![Try {
+            at: Timestamp::from_second(1_800_000_000).unwrap(),
+            error: "timed_out: no answer within 30 s".into(),
+        }],
         payload: serde_json::to_vec(&data).unwrap(),
     };
     let receipt = NewReceipt {
@@ -84,10 +88,10 @@ fn dead_letters_are_looked_after_while_the_daemon_runs() {
     );
     let shown = through(&place, &["dlq", "show", "1", "-o", "json"]).json(0);
     assert_eq!(
-        (&shown["action_id"], &shown["attempts"]),
-        (&json!("l-1"), &json!(1)),
+        shown["tries"][0]["error"], "timed_out: no answer within 30 s",
         "{shown}"
     );
+    assert_eq!(shown["tries"][0]["at"], "2027-01-15T08:00:00Z", "{shown}");
     assert_eq!(through(&place, &["dlq", "show", "9"]).code(), 1);
     daemon.get("/v1/dlq/9").problem(404, "letter_unknown");
     daemon.get("/v1/dlq/nine").problem(404, "letter_unknown");
@@ -112,9 +116,13 @@ fn dead_letters_are_looked_after_while_the_daemon_runs() {
 }
 
 #[test]
-fn the_store_is_counted_and_exported_while_the_daemon_runs() {
+fn the_store_is_counted_exported_and_shortened_while_the_daemon_runs() {
     let place = Place::seeded();
-    let daemon = place.serve(&[]);
+    // A byte is kept of everything that has ended.
+    let little =
+        ["receipt", "decision", "executed"].map(|what| format!("store.retention.{what}_bytes_max=1"));
+    let flags: Vec<&str> = little.iter().flat_map(|set| ["--set", set.as_str()]).collect();
+    let daemon = place.serve(&flags);
     for n in 0..5 {
         let name = format!("a-{n}");
         let done = daemon.post("/v1/actions?wait=true", &write_note(&name, &name, "x"));
@@ -125,6 +133,47 @@ fn the_store_is_counted_and_exported_while_the_daemon_runs() {
     assert!(stats["journal_bytes"].as_u64() > Some(0), "{stats}");
     let exported = through(&place, &["store", "export", "ACTION_EXECUTED"]);
     assert_eq!((exported.code(), exported.stdout().lines().count()), (0, 5));
+    let preview = through(&place, &["store", "retain", "--dry-run", "-o", "json"]).json(0);
+    assert_eq!(
+        (&preview["receipts"], &preview["blocks"]),
+        (&json!(5), &json!(0)),
+        "{preview}"
+    );
+    assert_eq!(
+        through(&place, &["receipts", "list", "-o", "jsonl"])
+            .stdout()
+            .lines()
+            .count(),
+        5
+    );
+    let head = place.effectd(&["receipts", "head"], None);
+    std::fs::write(place.path("head.json"), head.stdout()).unwrap();
+    let before = place.effectd(&["receipts", "export", "--bundle", "before.jsonl"], None);
+    assert_eq!(before.code(), 0, "{}", before.stderr());
+    let told = through(&place, &["store", "retain", "-o", "json"]).json(0);
+    assert_eq!(told["receipts"], 5, "{told}");
+    assert!(told["blocks"].as_u64() > Some(0), "{told}");
+    assert_eq!(through(&place, &["receipts", "list", "-o", "jsonl"]).stdout(), "");
+    assert_eq!(
+        through(&place, &["store", "export", "ACTION_EXECUTED"]).stdout(),
+        ""
+    );
+    // What was let go leaves its hashes, so the log is whole, and whoever kept an old head finds it again.
+    let whole = place.effectd(&["receipts", "verify", "--head", "head.json", "-o", "json"], None);
+    let whole = whole.json(0);
+    assert!(whole["gone"].as_u64() >= Some(10), "{whole}");
+    let after = place.effectd(&["receipts", "export", "--bundle", "after.jsonl"], None);
+    assert_eq!(after.code(), 0, "{}", after.stderr());
+    for bundle in ["before.jsonl", "after.jsonl"] {
+        let checked = place.effectd(&["receipts", "verify", bundle], None);
+        assert_eq!(checked.code(), 0, "{bundle}: {}", checked.stderr());
+    }
+    let gone = daemon.get("/v1/store/topics/ACTION_EXECUTED?from=0");
+    let gone = gone.problem(410, "dropped");
+    assert!(
+        gone["detail"].as_str().unwrap().contains("before offset 5"),
+        "{gone}"
+    );
     // What needs the store for itself says so.
     for alone in [
         &["store", "check"][..],
@@ -139,7 +188,12 @@ fn the_store_is_counted_and_exported_while_the_daemon_runs() {
             refused.stderr()
         );
     }
+    // The same action may be done again, since nobody knows of it any more.
+    let done = daemon.post("/v1/actions?wait=true", &write_note("a-0", "a-0", "y"));
+    assert_eq!(done.status, 200);
     assert_eq!(daemon.stop(), 0);
+    let whole = place.effectd(&["receipts", "verify"], None);
+    assert_eq!(whole.code(), 0, "{}", whole.stderr());
     let check = place.effectd(&["store", "check"], None);
     assert_eq!(check.code(), 0, "{}", check.stderr());
 }

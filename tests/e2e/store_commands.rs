@@ -101,6 +101,7 @@ fn leave_letter(place: &Place, action: &str) {
         code: "timed_out".into(),
         detail: "no answer within 30 s".into(),
         attempts: 3,
+        tries: Vec::new(),
         payload: serde_json::to_vec(&data).unwrap(),
     };
     let completion = Completion {

@@ -164,3 +164,41 @@ fn drafts_of_a_killed_process_are_swept() {
     );
     assert_eq!(files(folder.path()), [path]);
 }
+
+#[test]
+fn what_no_receipt_names_any_more_goes_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = Blobs::new(dir.path().join("blobs"), &Zeroizing::new([7; 32]), 1 << 20);
+    let space = SpaceId::new("shared:test").unwrap();
+    let name = |n: u8| Digest::of(&[n]).hex();
+    for (n, shelf) in [
+        (0, Shelf::Preimages),
+        (1, Shelf::Artifacts),
+        (2, Shelf::Preimages),
+    ] {
+        blobs.put(shelf, &space, &name(n), &[n; 100]).unwrap();
+    }
+    // Two were last named in another year.
+    for (n, shelf) in [(0, Shelf::Preimages), (1, Shelf::Artifacts)] {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(blobs.folder(shelf, &space).join(name(n)))
+            .unwrap();
+        let then = TimeSpec::new(1_700_000_000, 0);
+        futimens(&file, &then, &then).unwrap();
+    }
+    let before = Timestamp::from_second(1_700_000_001).unwrap();
+    assert_eq!(
+        blobs.expire(Timestamp::from_second(1_600_000_000).unwrap()),
+        Ok(0)
+    );
+    assert_eq!(blobs.expire(before), Ok(2));
+    assert_eq!(blobs.expire(before), Ok(0));
+    assert!(!blobs.has(Shelf::Preimages, &space, &name(0)));
+    assert!(!blobs.has(Shelf::Artifacts, &space, &name(1)));
+    assert_eq!(
+        blobs.get(Shelf::Preimages, &space, &name(2)).unwrap(),
+        vec![2; 100]
+    );
+    assert!(blobs.bytes(Shelf::Preimages, &space).unwrap() < 400);
+}

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use effectd_contracts::Status;
+use effectd_contracts::{Clock as _, Status};
 
 use super::values::{action, claim, completion, event, group, receipt_id, sealed_event, topic};
 use super::{Bench, Case};
 use crate::error::StoreError;
+use crate::limits::LETTER_TRIES_MAX;
 use crate::types::events::Body;
 use crate::types::groups::Settled;
-use crate::types::letters::{LetterOrigin, NewLetter, Requeued};
+use crate::types::letters::{LetterOrigin, NewLetter, Requeued, Try};
 
 pub(super) const CASES: &[Case] = &[
     ("a terminated delivery is a dead letter at once", terminated),
@@ -25,7 +26,59 @@ pub(super) const CASES: &[Case] = &[
         overtaken,
     ),
     ("a purged letter is gone, and its receipt stays", purged),
+    ("a dead letter tells each attempt, with its time", told_one_by_one),
 ];
+
+fn told_one_by_one(bench: &mut Bench<'_>) {
+    let (t, g) = (topic("t"), group("g"));
+    let start = bench.clock.now();
+    bench.store.publish(&t, vec![event("1")]).wait().unwrap();
+    // The fifth is the last; the process ends in between, and time passes.
+    for n in 1..=5 {
+        bench.advance(Duration::from_secs(60));
+        let leased = bench
+            .store
+            .lease(&t, &g, 1, Duration::from_secs(30))
+            .wait()
+            .unwrap();
+        let lease = leased.deliveries[0].lease_id;
+        let settled = bench
+            .store
+            .nack(lease, Duration::ZERO, &format!("failure {n}"))
+            .wait();
+        let last = Settled::DeadLettered { letter: 0 };
+        assert_eq!(settled, Ok(if n == 5 { last } else { Settled::WillRetry }));
+        if n == 2 {
+            bench.reopen();
+        }
+    }
+    let expected: Vec<(i64, String)> = (1..=5).map(|n| (60 * n, format!("failure {n}"))).collect();
+    // Also when the epochs that the attempts were sealed in are long over.
+    for hours in [0, 3] {
+        bench.advance(Duration::from_secs(3_600 * hours));
+        bench.store.close_epochs(bench.clock.now()).wait().unwrap();
+        let letter = bench.store.letter(0).unwrap().unwrap();
+        let told = letter.tries.iter();
+        let told = told.map(|tried| (tried.at.as_second() - start.as_second(), tried.error.clone()));
+        assert_eq!((told.collect::<Vec<_>>(), letter.attempts), (expected.clone(), 5));
+        bench.reopen();
+    }
+    // Of very many, the last are told.
+    let mut done = completion(&claim("a", "a", "p"), Status::Error, None);
+    let tries = (0..100).map(|n| Try {
+        at: start,
+        error: format!("try {n}"),
+    });
+    done.letter = Some(NewLetter {
+        attempts: 100,
+        tries: tries.collect(),
+        ..super::values::letter("a")
+    });
+    bench.store.commit(done).wait().unwrap();
+    let letter = bench.store.letter(1).unwrap().unwrap();
+    assert_eq!((letter.attempts, letter.tries.len()), (100, LETTER_TRIES_MAX));
+    assert_eq!(letter.tries.last().unwrap().error, "try 99");
+}
 
 fn terminated(bench: &mut Bench<'_>) {
     let (t, g) = (topic("t"), group("g"));
@@ -73,6 +126,7 @@ fn completed(bench: &mut Bench<'_>) {
         code: "outcome_unknown".into(),
         detail: "the process died".into(),
         attempts: 3,
+        tries: Vec::new(),
         payload: b"the request".to_vec(),
     });
     bench.store.commit(done.clone()).wait().unwrap();
@@ -141,6 +195,7 @@ fn fail(bench: &Bench<'_>, id: &str, code: &str, detail: &str) {
         code: code.into(),
         detail: detail.into(),
         attempts: 2,
+        tries: Vec::new(),
         payload: format!("the request of {id}").into_bytes(),
     });
     bench.store.commit(done).wait().unwrap();

@@ -1,15 +1,23 @@
 //! The log: every intent, receipt and note, in one order, with proofs that hold.
 
+use std::time::Duration;
+
 use effectd_contracts::merkle::{Frontier, consistency_holds, inclusion_holds, leaf};
 use effectd_contracts::{ReceiptId, Status};
 
+use super::retention::retain_all;
 use super::values::{claim, completion};
 use super::{Bench, Case};
 use crate::types::claims::ClaimAnswer;
+use crate::types::retention::Retention;
 
 pub(super) const CASES: &[Case] = &[
     ("the log holds every intent, receipt and note in order", in_order),
     ("proofs about the log hold, also after a reopen", proofs),
+    (
+        "proofs hold for what retention has let go, and notes go with it",
+        proofs_after_retention,
+    ),
 ];
 
 /// An action from claim to receipt.
@@ -88,4 +96,50 @@ fn proofs(bench: &mut Bench<'_>) {
     assert!(bench.store.log_inclusion(82, 82).is_err());
     assert!(bench.store.log_inclusion(0, 83).is_err());
     assert!(bench.store.log_consistency(82, 80).is_err());
+}
+
+fn proofs_after_retention(bench: &mut Bench<'_>) {
+    let note = |bench: &Bench<'_>, words: &str| bench.store.note("head", words.as_bytes().to_vec()).wait();
+    let receipts: Vec<_> = (0..200).map(|n| act(bench, &format!("a{n}"))).collect();
+    note(bench, "{\"nth\":0}").unwrap();
+    let before = bench.store.log().unwrap();
+    let hashes: Vec<_> = bench.store.log_entries(0, 401).unwrap();
+    bench.advance(Duration::from_secs(181 * 86_400));
+    let kept = act(bench, "kept");
+    note(bench, "{\"nth\":1}").unwrap();
+    let told = retain_all(&*bench.store, &Retention::default());
+    assert!(told.receipts == 200 && told.blocks >= 400, "{told:?}");
+    for _ in 0..2 {
+        let now = bench.store.log().unwrap();
+        assert_eq!((before.size, now.size), (401, 404));
+        let proof = bench.store.log_consistency(401, 404).unwrap();
+        assert!(consistency_holds((401, &before.root), (404, &now.root), &proof));
+        // Bodies are gone, hashes are not, and they are what they were.
+        for gone in [0, 1, 255, 256, 399, 400] {
+            let entry = bench.store.log_entries(gone, 1).unwrap().remove(0);
+            let whole = &hashes[usize::try_from(gone).unwrap()];
+            assert_eq!(
+                (entry.hash, entry.body, entry.stored_at),
+                (whole.hash, None, None)
+            );
+            let proof = bench.store.log_inclusion(gone, 404).unwrap();
+            assert!(
+                inclusion_holds(gone, 404, &entry.hash, &proof, &now.root),
+                "{gone}"
+            );
+        }
+        assert_eq!(bench.store.log_place(&receipts[7]), Ok(None));
+        assert_eq!(bench.store.log_place(&kept), Ok(Some(402)));
+        let entry = &bench.store.log_entries(402, 1).unwrap()[0];
+        assert_eq!(entry.hash, leaf(entry.body.as_ref().unwrap()));
+        let notes = bench.store.notes("head", 0, 9).unwrap();
+        let last = notes.last().unwrap();
+        assert_eq!(
+            (last.index, last.body.as_deref()),
+            (403, Some(&b"{\"nth\":1}"[..]))
+        );
+        assert!(notes[..notes.len() - 1].iter().all(|gone| gone.body.is_none()));
+        assert_eq!(bench.store.last_note("head").unwrap().as_ref(), Some(last));
+        bench.reopen();
+    }
 }

@@ -9,6 +9,7 @@ use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
 use crate::types::claims::{Claim, Fence};
 use crate::types::events::{NewBody, NewEvent};
 use crate::types::families::{Change, EntryChange, Expect, Swap};
+use crate::types::letters::NewLetter;
 use crate::types::receipts::{Completion, NewReceipt};
 
 /// A topic.
@@ -119,6 +120,18 @@ pub fn completion(of: &Claim, status: Status, fence: Option<Fence>) -> Completio
         letter: None,
         retire: of.resources.clone(),
         links: Vec::new(),
+    }
+}
+
+/// A dead letter whose payload is a name.
+pub fn letter(name: &str) -> NewLetter {
+    NewLetter {
+        topic: topic("ACTION_DECISION"),
+        code: "timed_out".into(),
+        detail: format!("no answer to {name}"),
+        attempts: 2,
+        tries: Vec::new(),
+        payload: name.as_bytes().to_vec(),
     }
 }
 

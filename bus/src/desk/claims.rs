@@ -75,9 +75,11 @@ impl Desk<'_> {
         self.check_claim(&claim)?;
         let next = self.fold.end(topic);
         let known = self.fold.groups.get(&(topic.clone(), group.clone()));
-        if known.map_or(next >= crate::limits::GROUP_WINDOW_MAX.get(), |group| {
-            group.beyond_window(next)
-        }) {
+        let begin = self.fold.begin(topic);
+        if known.map_or(
+            next >= begin.saturating_add(crate::limits::GROUP_WINDOW_MAX.get()),
+            |group| group.beyond_window(next),
+        ) {
             return Err(StoreError::Overloaded {
                 what: "the group's window is full",
             });
@@ -163,6 +165,7 @@ impl Desk<'_> {
         found
             .map(|bytes| Resolution::decode(&bytes))
             .transpose()
+            .map(|found| found.filter(|found| found.ordinal >= self.fold.receipts_begin))
             .map_err(|error| index_damaged(&error))
     }
 

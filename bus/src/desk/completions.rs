@@ -152,6 +152,7 @@ impl Desk<'_> {
         found
             .map(|bytes| ReceiptAt::decode(&bytes))
             .transpose()
+            .map(|found| found.filter(|found| found.ordinal >= self.fold.receipts_begin))
             .map_err(|error| index_damaged(&error))
     }
 
@@ -227,10 +228,10 @@ impl Desk<'_> {
             let Some(bytes) = self.view().get(&keys::resource(*resource))? else {
                 continue;
             };
-            let Ok(hash) = <[u8; 16]>::try_from(bytes.as_slice()) else {
+            let Some(hash) = bytes.first_chunk::<16>() else {
                 continue;
             };
-            let key = Hash16(hash);
+            let key = Hash16(*hash);
             let own = satisfies && draft.key == Some(key);
             if !own && !retired.contains(&key) && self.view().get(&keys::key(key))?.is_some() {
                 retired.push(key);
@@ -269,6 +270,7 @@ impl Desk<'_> {
             attempts: letter.attempts,
             detail: self.seal(Kind::Detail, &context, letter.detail.as_bytes())?,
             payload: self.seal(Kind::Letter, &context, &letter.payload)?,
+            tries: self.seal_tries(&context, &letter.tries)?,
         };
         self.emit(Record::Lettered(record))
     }

@@ -8,7 +8,7 @@ use super::topics::index_damaged;
 use crate::error::StoreError;
 use crate::keys::{self, EntryAt, LetterAt, Stored};
 use crate::names::FamilyName;
-use crate::record::{Payload, Record};
+use crate::record::{LetterRecord, Payload, Record};
 use crate::types::events::Body;
 use crate::vault::{EpochReport, Kind};
 
@@ -106,17 +106,21 @@ impl Desk<'_> {
         while let Some((key, value)) = self.view().next(&from, end)? {
             let at = LetterAt::decode(&value).map_err(|error| index_damaged(&error))?;
             let closes = |stored: Stored| stored.epoch.is_some_and(|epoch| closing.contains(&epoch));
-            if closes(at.detail) || closes(at.payload) {
+            if closes(at.detail) || closes(at.payload) || at.tries.is_some_and(closes) {
                 let letter = u64::from_be_bytes(key[1..].try_into().unwrap_or_default());
                 let record = self.shared.read_letter_record(self.served, at)?;
                 let context = letter_context(letter, record.action_id.as_ref().map(|id| id.as_str()));
-                records.push(Record::LetterResealed {
-                    letter,
+                records.push(Record::LetterMoved {
                     at_ms: at.at_ms,
-                    fingerprint: at.fingerprint,
-                    record: at.record,
-                    detail: self.seal_again(Kind::Detail, &context, at.detail)?,
-                    payload: self.seal_again(Kind::Letter, &context, at.payload)?,
+                    letter: LetterRecord {
+                        detail: self.seal_again(Kind::Detail, &context, at.detail)?,
+                        payload: self.seal_again(Kind::Letter, &context, at.payload)?,
+                        tries: at
+                            .tries
+                            .map(|tries| self.seal_again(Kind::Tries, &context, tries))
+                            .transpose()?,
+                        ..record
+                    },
                 });
             }
             from = key;
@@ -139,7 +143,7 @@ pub(crate) fn entry_context(family: &FamilyName, key: &str) -> String {
     format!("{family}/{key}")
 }
 
-fn split_entry(key: &[u8]) -> Result<(FamilyName, String), StoreError> {
+pub(super) fn split_entry(key: &[u8]) -> Result<(FamilyName, String), StoreError> {
     let damaged = || index_damaged(&crate::codec::Malformed("a family's key that is none"));
     let len = usize::from(*key.get(1).ok_or_else(damaged)?);
     let (family, name) = key[2..].split_at_checked(len).ok_or_else(damaged)?;

@@ -1,18 +1,20 @@
 //! Leases and how they end.
 
-use std::sync::LazyLock;
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::Desk;
+use crate::engine::timestamp;
 use crate::error::StoreError;
 use crate::fingerprint::fingerprint;
 use crate::fold::LeaseOf;
 use crate::fold::groups::{Group, Hold, Pending};
-use crate::limits::GROUPS_MAX;
+use crate::limits::{GROUPS_MAX, LETTER_TRIES_MAX};
 use crate::names::{GroupName, TopicName};
 use crate::record::{Ending, LeasedRecord, LetterRecord, Payload, Record, SettledRecord};
 use crate::types::events::Body;
 use crate::types::groups::{Exhausted, GroupInfo, GroupOptions, LeaseId, SeekTo, Settled, Settlement};
+use crate::types::letters::Try;
 use crate::vault::Kind;
 
 /// A delivery that was granted; the event itself is read when the grant is durable.
@@ -33,6 +35,7 @@ impl Desk<'_> {
     ) -> Result<(Vec<Grant>, Option<Duration>), StoreError> {
         self.check_group(topic, name)?;
         let key = (topic.clone(), name.clone());
+        self.check_kept(&key)?;
         let mut offsets = Vec::new();
         let now = self.when.now;
         for offset in self.group(&key).due(now, max) {
@@ -83,9 +86,23 @@ impl Desk<'_> {
     }
 
     /// How a group stands; one that nobody has named yet stands at the start. Asking makes no group: only records do.
-    fn group(&self, key: &(TopicName, GroupName)) -> &Group {
-        static NEW: LazyLock<Group> = LazyLock::new(Group::default);
-        self.fold.groups.get(key).unwrap_or(&NEW)
+    fn group(&self, key: &(TopicName, GroupName)) -> Cow<'_, Group> {
+        let known = self.fold.groups.get(key).map(Cow::Borrowed);
+        known.unwrap_or_else(|| Cow::Owned(Group::starting(self.fold.begin(&key.0))))
+    }
+
+    /// Tells a group that was left behind that what it has still to settle is no longer kept: it is not skipped silently.
+    fn check_kept(&self, key: &(TopicName, GroupName)) -> Result<(), StoreError> {
+        let Some(topic) = self.fold.topics.get(&key.0) else {
+            return Ok(());
+        };
+        if topic.keeps_unsettled || self.group(key).committed() >= topic.begin {
+            return Ok(());
+        }
+        Err(StoreError::Dropped {
+            topic: key.0.clone(),
+            begins: topic.begin,
+        })
     }
 
     /// Whether the group exists or may be made.
@@ -129,11 +146,15 @@ impl Desk<'_> {
         detail: &str,
     ) -> Result<u64, StoreError> {
         let event = self.shared.read_event(self.served, topic, offset)?;
-        let attempts = self
-            .group(&(topic.clone(), group.clone()))
-            .pending()
-            .get(&offset)
-            .map_or(0, |p| p.count);
+        let (attempts, mut tries) = {
+            let group = self.group(&(topic.clone(), group.clone()));
+            let attempts = group.pending().get(&offset).map_or(0, |p| p.count);
+            (attempts, self.tries(&group, offset)?)
+        };
+        tries.push(Try {
+            at: timestamp(self.when.at_ms),
+            error: detail.to_owned(),
+        });
         let letter = self.fold.next_letter;
         let context = letter_context(letter, event.action_id.as_ref().map(|id| id.as_str()));
         let payload = match &event.body {
@@ -151,10 +172,43 @@ impl Desk<'_> {
             attempts,
             detail: self.seal(Kind::Detail, &context, detail.as_bytes())?,
             payload,
+            tries: self.seal_tries(&context, &tries)?,
         };
         self.emit(Record::Lettered(record))?;
         self.finish(&(topic.clone(), group.clone(), offset))?;
         Ok(letter)
+    }
+
+    /// What went wrong with an event before, as far as it can still be read.
+    fn tries(&self, group: &Group, offset: u64) -> Result<Vec<Try>, StoreError> {
+        let first = self.served.journal.first();
+        let tried = group.tried().get(&offset).into_iter().flatten();
+        tried
+            .map(|tried| {
+                let place = tried.detail.place;
+                // What was let go is told without words; what is of this very block cannot be read yet.
+                let error = if (first..self.block.seq()).contains(&place.seq) {
+                    let body = self
+                        .shared
+                        .read_body(self.served, tried.detail, Kind::Detail, "nack")?;
+                    String::from_utf8_lossy(body.bytes().unwrap_or_default()).into_owned()
+                } else {
+                    String::new()
+                };
+                let at = timestamp(tried.at_ms);
+                Ok(Try { at, error })
+            })
+            .collect()
+    }
+
+    /// Seals the attempts of a letter, the last of them if they are many.
+    pub(crate) fn seal_tries(&self, context: &str, tries: &[Try]) -> Result<Option<Payload>, StoreError> {
+        if tries.is_empty() {
+            return Ok(None);
+        }
+        let last = &tries[tries.len().saturating_sub(LETTER_TRIES_MAX)..];
+        let bytes = serde_json::to_vec(last).map_err(|error| StoreError::Invalid(error.to_string()))?;
+        self.seal(Kind::Tries, context, &bytes).map(Some)
     }
 
     /// Writes that an event is done for its group.
@@ -281,9 +335,16 @@ impl Desk<'_> {
     ) -> Result<u64, StoreError> {
         self.check_group(topic, group)?;
         let end = self.fold.end(topic);
+        let begins = self.fold.begin(topic);
         let offset = match to {
-            SeekTo::Start => 0,
+            SeekTo::Start => begins,
             SeekTo::End => end,
+            SeekTo::Offset(offset) if offset < begins => {
+                return Err(StoreError::Dropped {
+                    topic: topic.clone(),
+                    begins,
+                });
+            }
             SeekTo::Offset(offset) => offset.min(end),
             SeekTo::Time(time) => {
                 let first = self.fold.first_in_block(topic);

@@ -3,7 +3,7 @@
 use effectd_contracts::{ActionId, EventId, TraceId};
 
 use super::Desk;
-use crate::codec::{Malformed, Reader};
+use crate::codec::Malformed;
 use crate::error::StoreError;
 use crate::journal::ADVICE;
 use crate::keys;
@@ -53,10 +53,11 @@ impl Desk<'_> {
     /// The offset under which an event's id was published.
     pub(crate) fn published_at(&self, topic: &TopicName, id: &EventId) -> Result<Option<u64>, StoreError> {
         let found = self.view().get(&keys::event(topic, id))?;
-        found
-            .map(|bytes| Reader::new(&bytes, 0).u64())
-            .transpose()
-            .map_err(|error| index_damaged(&error))
+        let found = found.map(|bytes| keys::read_event_value(&bytes)).transpose();
+        let begin = self.fold.begin(topic);
+        let kept = |(offset, moved): &(u64, bool)| *moved || *offset >= begin;
+        let found = found.map_err(|error| index_damaged(&error))?.filter(kept);
+        Ok(found.map(|(offset, _)| offset))
     }
 
     /// Appends one event unless its id is there already. Everything that can be refused was checked before.

@@ -26,6 +26,8 @@ use crate::vault::keyring::{failed, sync_dir};
 /// needed for the next.
 const MERGE_PER_ENTRY: usize = 2;
 const MERGE_ENTRIES_MIN: usize = 1_024;
+/// Everything is made one when this many times the deletions are more than all entries.
+const GONE_PART: u64 = 4;
 /// Entries merged between two moments in which other threads may go first.
 const MERGE_SLICE: usize = 1_024;
 
@@ -45,6 +47,8 @@ struct Work {
     merges: Vec<Merge>,
     /// Entries that were written since merges last went on.
     owed: usize,
+    /// Deletions that were written since everything was last made one.
+    deleted: u64,
     vouch: Option<Arc<Vouch>>,
 }
 
@@ -70,6 +74,7 @@ impl FileIndex {
                 next_run: manifest.next_run,
                 merges: Vec::new(),
                 owed: 0,
+                deleted: 0,
                 vouch: manifest.vouch,
             }),
             spoiled: AtomicBool::new(false),
@@ -222,7 +227,37 @@ impl FileIndex {
         let runs = newest.into_iter().chain(self.runs().iter().cloned()).collect();
         self.name(&work, runs)?;
         work.owed += layer.len();
+        let deleted = layer.cells().values().filter(|cell| **cell == Cell::Delete);
+        work.deleted += deleted.count() as u64;
         Ok(())
+    }
+
+    /// Makes all runs one if a good part of them says only what is gone. A slice at a time, so that layers that come
+    /// meanwhile do not wait long.
+    fn make_one(&self) -> Result<(), StoreError> {
+        let goal = {
+            let mut work = self.work();
+            let runs = self.runs().clone();
+            let entries: u64 = runs.iter().map(|run| run.head.entries).sum();
+            if runs.len() < 2 || work.deleted.saturating_mul(GONE_PART) < entries {
+                return Ok(());
+            }
+            // Begun merges are begun again later, of what is then there.
+            work.merges.clear();
+            work.deleted = 0;
+            let id = work.next_run;
+            work.next_run += 1;
+            let merge = Merge::new(&self.dir, runs, id, true)?;
+            work.merges.push(merge);
+            id
+        };
+        loop {
+            let mut work = self.work();
+            self.merge(&mut work, MERGE_SLICE * 16)?;
+            if !work.merges.iter().any(|merge| merge.id() == goal) {
+                return Ok(());
+            }
+        }
     }
 
     fn go_on(&self) -> Result<(), StoreError> {
@@ -277,6 +312,16 @@ impl Base for FileIndex {
     fn tidy(&self) -> Result<(), StoreError> {
         match self.go_on() {
             // Merging needs room for a second copy. Without it the index is slower, and still right.
+            Err(StoreError::Full) => {
+                self.work().merges.clear();
+                Ok(())
+            }
+            other => self.checked(other),
+        }
+    }
+
+    fn compact(&self) -> Result<(), StoreError> {
+        match self.make_one() {
             Err(StoreError::Full) => {
                 self.work().merges.clear();
                 Ok(())

@@ -9,12 +9,13 @@
 //! value is no chunk.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::EmbeddedConfig;
 use super::guard::{bounded, guarded};
+use super::{EmbeddedConfig, grounds};
 use crate::codec::Span;
 use crate::error::StoreError;
 use crate::failpoint;
@@ -49,6 +50,9 @@ pub enum Durability {
 }
 
 pub(crate) struct SledJournal {
+    directory: PathBuf,
+    /// The first block that counts.
+    first: AtomicU64,
     db: sled::Db,
     file: File,
     durability: Durability,
@@ -91,7 +95,10 @@ impl SledJournal {
                 .open()
         })?;
         let file = File::open(path.join("db")).map_err(|error| failed(&path, &error))?;
+        let first = grounds::in_force(&path)?.unwrap_or(1);
         let journal = SledJournal {
+            directory: path.clone(),
+            first: AtomicU64::new(first),
             db,
             file,
             durability: config.durability,
@@ -104,6 +111,9 @@ impl SledJournal {
         sync_dir(&path)?;
         sync_dir(&config.state)?;
         journal.drop_torn_tail()?;
+        // What was let go when the process ended, and is still there.
+        journal.drop_before(first)?;
+        grounds::tidy(&path, first)?;
         Ok(journal)
     }
 
@@ -271,7 +281,36 @@ impl Journal for SledJournal {
         Ok(out)
     }
 
+    fn first(&self) -> u64 {
+        self.first.load(Ordering::Acquire)
+    }
+
+    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let first = self.first();
+        (first > 1)
+            .then(|| grounds::read(&self.directory, first))
+            .transpose()
+    }
+
+    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
+        grounds::stage(&self.directory, seq, ground)
+    }
+
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
+        if seq <= self.first() {
+            return Ok(());
+        }
+        grounds::put_in_force(&self.directory, seq)?;
+        failpoint::hit("retain.in_force");
+        self.first.store(seq, Ordering::Release);
+        self.drop_before(seq)?;
+        grounds::tidy(&self.directory, seq)
+    }
+}
+
+impl SledJournal {
+    /// Removes the blocks before this one, which count no longer.
+    fn drop_before(&self, seq: u64) -> Result<(), StoreError> {
         while let Some((first, last)) = self.bounds()?
             && first < seq
         {
@@ -355,11 +394,14 @@ mod tests {
         drop(journal);
         let journal = open(state.path());
         (301..=400).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        journal.stage(350, b"ground").unwrap();
         journal.truncate_before(350).unwrap();
         drop(journal);
         let journal = open(state.path());
         assert_eq!(journal.bounds(), Ok(Some((350, 400))));
         assert_eq!(blocks(&journal), (350..=400).collect::<Vec<_>>());
+        assert_eq!(journal.ground(), Ok(Some(b"ground".to_vec())));
+        journal.stage(401, b"other").unwrap();
         journal.truncate_before(401).unwrap();
         assert_eq!(journal.bounds(), Ok(None));
         drop(journal);

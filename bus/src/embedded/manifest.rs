@@ -21,7 +21,7 @@ use crate::vault::keyring::{failed, sync_dir};
 
 pub(super) const NAME: &str = "manifest";
 const PARTIAL: &str = "manifest.partial";
-const MARK: &str = "effectd index 2";
+const MARK: &str = "effectd index 3";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Manifest {
@@ -154,8 +154,9 @@ mod tests {
     }
 
     const GOLDEN: &str = concat!(
-        "0f6566666563746420696e646578203209020800000001ac020203040501190f6566666563746420696e646578203107",
-        "00000009e6e671e12471cd05af1f126566666563746420736e617073686f7420320700000000000000000000005a482872",
+        "0f6566666563746420696e646578203309020800000001ac020203040501190f6566666563746420696e646578203207",
+        "000000096072034f271baf18e722126566666563746420736e617073686f742033070000000000000000000000",
+        "0000004ba3cbdf",
     );
 
     #[test]

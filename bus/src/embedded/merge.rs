@@ -18,6 +18,7 @@ pub(super) const RUNS_MAX: usize = 40;
 
 /// Several neighbours in age on their way to being one.
 pub(super) struct Merge {
+    id: u64,
     /// The newest first.
     pub(super) inputs: Vec<Arc<Run>>,
     cursors: Vec<Cursor>,
@@ -77,11 +78,17 @@ impl Merge {
             .map(|run| Cursor::new(run.clone()))
             .collect::<Result<_, _>>()?;
         Ok(Merge {
+            id,
             inputs,
             cursors,
             output: Builder::new(dir, id, entries)?,
             oldest,
         })
+    }
+
+    /// The number of the run that it makes.
+    pub(super) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Merges so many entries; whether all are merged.

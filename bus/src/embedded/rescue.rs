@@ -4,18 +4,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use effectd_contracts::Clock;
+use effectd_contracts::{Clock, SystemClock, merkle};
 
 use super::index::FileIndex;
 use super::{EmbeddedConfig, check_format, lock, open_journal};
 use crate::block;
 use crate::codec::Span;
+use crate::engine::recover::index_first;
 use crate::engine::{Medium, Opened, rebuilt};
 use crate::error::StoreError;
 use crate::fold::snapshot;
+use crate::ground::Ground;
 use crate::journal::{Each, Journal};
-use crate::log::Log;
-use crate::table::{Base, Pair};
+use crate::log::{Kept, Log};
+use crate::store::Store as _;
+use crate::table::{Base, Pair, Table};
 use crate::vault::Vault;
 use crate::vault::keyring::{failed, private_dir, sync_dir};
 
@@ -66,7 +69,7 @@ pub fn rebuild(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Rebuilt, St
     let rescue = Rescue::open(config)?;
     let old = FileIndex::open_dir(&config.state.join("index"), config.index_cache_bytes);
     let known = old.as_ref().ok().and_then(|old| old.vouched());
-    let beside = rescue.new_log();
+    let beside = rescue.new_log()?;
     let new = rescue.index_until(clock, u64::MAX, &beside)?;
     let blocks = new.vouched().map_or(0, |vouch| vouch.checkpoint.seq);
     // The old one may lag behind; what it has must be the same.
@@ -100,12 +103,24 @@ impl Rescue {
             return Err(StoreError::NotFound { what: "a store here" });
         }
         private_dir(&config.state.join("index"))?;
-        let lock = lock(&config.state)?;
+        let held = lock(&config.state)?;
         check_format(&path)?;
+        let journal = open_journal(config)?;
+        if !is_cut_off(config, journal.as_ref()) {
+            return Ok(Rescue {
+                config: config.clone(),
+                journal,
+                _lock: held,
+            });
+        }
+        // Old blocks were being let go when the process ended. Opening the store finishes that, as the next start would.
+        drop((journal, held));
+        super::open(config.clone(), Arc::new(SystemClock))?.close()?;
+        let held = lock(&config.state)?;
         Ok(Rescue {
             config: config.clone(),
             journal: open_journal(config)?,
-            _lock: lock,
+            _lock: held,
         })
     }
 
@@ -113,8 +128,26 @@ impl Rescue {
         self.config.state.join("index.new")
     }
 
-    fn new_log(&self) -> PathBuf {
-        self.config.state.join("log.new")
+    /// A second log beside the first, with what it has of blocks that were let go: that cannot be made anew, but it must
+    /// lead to the tree that the journal stands on.
+    fn new_log(&self) -> Result<PathBuf, StoreError> {
+        let path = self.config.state.join("log.new");
+        remove(&path)?;
+        let Some(ground) = Ground::of(self.journal.as_ref())? else {
+            return Ok(path);
+        };
+        let tree = snapshot::log(&ground.snapshot).map_err(super::chunk::malformed)?;
+        let log = Log::open(&path)?;
+        log.take_over(&Log::open(&self.config.state.join("log"))?, tree.size())?;
+        if merkle::frontier(&log, tree.size())? != tree {
+            let what = format!(
+                "the hashes of the log before entry {} are not its own",
+                tree.size()
+            );
+            let advice = crate::journal::ADVICE;
+            return Err(StoreError::Damaged { what, advice });
+        }
+        Ok(path)
     }
 
     fn check_journal(&self, checked: &mut Checked) -> Result<(), StoreError> {
@@ -153,12 +186,12 @@ impl Rescue {
             let advice = crate::journal::ADVICE;
             return Err(StoreError::Damaged { what, advice });
         }
-        let beside = self.new_log();
+        let beside = self.new_log()?;
         let new = self.index_until(clock, vouch.checkpoint.seq, &beside)?;
         checked.entries = same_entries(&old, new.as_ref())?;
-        let size = snapshot::log_size(&vouch.snapshot).map_err(super::chunk::malformed)?;
+        let tree = snapshot::log(&vouch.snapshot).map_err(super::chunk::malformed)?;
         let log = Log::open(&self.config.state.join("log"))?;
-        if let Some(index) = log.differs(&Log::open(&beside)?, size)? {
+        if let Some(index) = log.differs(&Log::open(&beside)?, tree.size())? {
             return Err(super::damaged(&format!(
                 "the hash of entry {index} of the log, or one above it"
             )));
@@ -204,6 +237,16 @@ impl Rescue {
         std::fs::rename(&new, &old).map_err(|error| failed(&new, &error))?;
         sync_dir(&self.config.state)
     }
+}
+
+/// Whether the index was told to let go of blocks that are still there.
+fn is_cut_off(config: &EmbeddedConfig, journal: &dyn Journal) -> bool {
+    let index = FileIndex::open_dir(&config.state.join("index"), config.index_cache_bytes);
+    let table =
+        index.map(|index| Table::new(Some(Arc::new(index)), Log::in_memory(Kept::default()), usize::MAX));
+    table
+        .and_then(|table| index_first(&table))
+        .is_ok_and(|first| first > journal.first())
 }
 
 fn remove(dir: &Path) -> Result<(), StoreError> {
@@ -274,6 +317,10 @@ impl Medium for Anew {
     fn release(&self) {}
 }
 
+fn read_only() -> StoreError {
+    StoreError::Invalid("nothing is written while a store is checked".into())
+}
+
 /// A journal up to a block.
 struct Until {
     inner: Arc<dyn Journal>,
@@ -282,9 +329,7 @@ struct Until {
 
 impl Journal for Until {
     fn append(&self, _: u64, _: &[u8]) -> Result<(), StoreError> {
-        Err(StoreError::Invalid(
-            "nothing is written while a store is checked".into(),
-        ))
+        Err(read_only())
     }
 
     fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
@@ -307,10 +352,20 @@ impl Journal for Until {
         })
     }
 
+    fn first(&self) -> u64 {
+        self.inner.first()
+    }
+
+    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.ground()
+    }
+
+    fn stage(&self, _: u64, _: &[u8]) -> Result<(), StoreError> {
+        Err(read_only())
+    }
+
     fn truncate_before(&self, _: u64) -> Result<(), StoreError> {
-        Err(StoreError::Invalid(
-            "nothing is written while a store is checked".into(),
-        ))
+        Err(read_only())
     }
 }
 

@@ -63,6 +63,7 @@ pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreEr
         files: BTreeMap::new(),
         found: Salvaged::default(),
         seen: None,
+        letters: BTreeSet::new(),
     };
     let mut places = Places::new();
     for path in files(&config.state)? {
@@ -76,6 +77,8 @@ pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreEr
     match open_journal(&copy.config) {
         Ok(journal) => {
             out.found.opened = true;
+            // What was let go on purpose is not missing.
+            out.seen = Some(journal.first() - 1);
             out.both(Some(journal.as_ref()), &places)?;
         }
         Err(error) => {
@@ -144,6 +147,8 @@ struct Out {
     found: Salvaged,
     /// The last block that was read.
     seen: Option<u64>,
+    /// Letters that were written out.
+    letters: BTreeSet<u64>,
 }
 
 impl Out {
@@ -212,7 +217,7 @@ impl Out {
     fn record(&mut self, record: &Record, block: &[u8], at_ms: i64) -> Result<(), StoreError> {
         let stored_at = timestamp(at_ms).to_string();
         match record {
-            Record::Published(event) => {
+            Record::Published(event) | Record::EventMoved { event, .. } => {
                 self.found.events += 1;
                 let value = json!({
                     "offset": event.offset,
@@ -235,7 +240,11 @@ impl Out {
                 });
                 self.line("receipts", &value)
             }
-            Record::Lettered(letter) => {
+            Record::Lettered(letter) | Record::LetterMoved { letter, .. } => {
+                // One that was moved is there twice.
+                if !self.letters.insert(letter.letter) {
+                    return Ok(());
+                }
                 self.found.letters += 1;
                 let value = json!({
                     "letter": letter.letter,
@@ -260,7 +269,9 @@ impl Out {
             | Record::EpochClosed { .. }
             | Record::LetterEnded { .. }
             | Record::Noted { .. }
-            | Record::LetterResealed { .. } => Ok(()),
+            | Record::LetterResealed { .. }
+            | Record::Expired(_)
+            | Record::ClaimMoved { .. } => Ok(()),
         }
     }
 

@@ -26,7 +26,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{Durability, EmbeddedConfig};
+use super::{Durability, EmbeddedConfig, grounds};
 use crate::block::{self, BlockError, HEADER_BYTES, Header};
 use crate::codec::Span;
 use crate::engine::recover::damaged;
@@ -34,12 +34,10 @@ use crate::error::StoreError;
 use crate::failpoint;
 use crate::journal::{ADVICE, Journal, missing};
 use crate::limits::{SEGMENT_BYTES_LIMIT, SEGMENT_FILES_OPEN_MAX};
-use crate::vault::keyring::{failed, private_dir, sync_dir, write_new};
+use crate::vault::keyring::{failed, private_dir, sync_dir};
 use table::{Full, read_trailer};
 
 const ENDING: &str = "blocks";
-/// Names the first block that counts, once some were let go.
-const FIRST: &str = "first";
 
 /// Where the journal lies in a state directory.
 pub(super) fn directory(state: &Path) -> PathBuf {
@@ -110,7 +108,7 @@ impl SegmentJournal {
         failpoint::hit("journal.opening");
         let directory = directory(&config.state);
         private_dir(&directory)?;
-        let first = read_first(&directory)?;
+        let first = grounds::in_force(&directory)?.unwrap_or(1);
         let mut names = names(&directory)?;
         let mut files = Files {
             first,
@@ -131,6 +129,7 @@ impl SegmentJournal {
             }
         }
         sync_dir(&directory)?;
+        grounds::tidy(&directory, first)?;
         let journal = SegmentJournal {
             directory,
             durability: config.durability,
@@ -359,15 +358,33 @@ impl Journal for SegmentJournal {
         block.get(range).map(<[u8]>::to_vec).ok_or_else(|| missing(seq))
     }
 
+    fn first(&self) -> u64 {
+        self.files().first
+    }
+
+    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let first = self.first();
+        (first > 1)
+            .then(|| grounds::read(&self.directory, first))
+            .transpose()
+    }
+
+    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
+        grounds::stage(&self.directory, seq, ground)
+    }
+
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
-        let next = self.files().next().unwrap_or(0);
-        let first = seq.min(next);
-        if first <= self.files().first {
+        if seq <= self.first() {
             return Ok(());
         }
-        write_new(&self.directory.join(FIRST), format!("{first}\n").as_bytes())?;
-        self.files_mut().first = first;
-        self.drop_files()
+        if self.files().next().is_none_or(|next| seq > next) {
+            return Err(missing(seq));
+        }
+        grounds::put_in_force(&self.directory, seq)?;
+        failpoint::hit("retain.in_force");
+        self.files_mut().first = seq;
+        self.drop_files()?;
+        grounds::tidy(&self.directory, seq)
     }
 }
 
@@ -510,7 +527,7 @@ fn follow(files: &Files, name: u64) -> Result<(), StoreError> {
     match files.full.back() {
         Some(before) if before.next() != name => Err(missing(before.next())),
         // Files are let go from the first one on, and only after it was noted which block is the first.
-        None if name > files.first.max(1) => Err(missing(files.first.max(1))),
+        None if name > files.first => Err(missing(files.first)),
         Some(_) | None => Ok(()),
     }
 }
@@ -519,19 +536,6 @@ fn unfinished(first: u64) -> StoreError {
     StoreError::Damaged {
         what: format!("the file of the journal that begins with block {first} has lost its end"),
         advice: ADVICE,
-    }
-}
-
-/// The first block that counts; 0 if none was ever let go.
-fn read_first(directory: &Path) -> Result<u64, StoreError> {
-    let path = directory.join(FIRST);
-    match fs::read_to_string(&path) {
-        Ok(text) => text.trim_end().parse().map_err(|_| StoreError::Damaged {
-            what: format!("{} does not hold a number", path.display()),
-            advice: ADVICE,
-        }),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
-        Err(error) => Err(failed(&path, &error)),
     }
 }
 

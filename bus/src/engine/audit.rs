@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::LocalStore;
-use super::recover::fold_journal;
+use super::recover::{fold_journal, index_first};
 use crate::desk::Desk;
 use crate::error::StoreError;
 use crate::fold::When;
@@ -34,6 +34,11 @@ impl Desk<'_> {
             // Others were decided before in this block, which the journal does not have yet.
             return Err(StoreError::Unavailable {
                 reason: "an audit needs a moment without writes; try again".into(),
+            });
+        }
+        if index_first(&self.served.table)? != self.served.journal.first() {
+            return Err(StoreError::Unavailable {
+                reason: "old blocks are being let go; try again".into(),
             });
         }
         let when = When {

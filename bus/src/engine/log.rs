@@ -117,7 +117,11 @@ impl Shared {
             return Ok(None);
         };
         let at = keys::ReceiptAt::decode(&bytes).map_err(|error| index_damaged(&error))?;
-        let (run, span) = receipt_place(&served, at.ordinal)?;
+        let is_gone = || at.ordinal < served.live().receipts_begin;
+        let (run, span) = match receipt_place(&served, at.ordinal) {
+            Ok(_) | Err(_) if is_gone() => return Ok(None),
+            place => place?,
+        };
         let (mut low, mut high) = (0, served.live().log.size());
         while low < high {
             let middle = low + (high - low) / 2;
@@ -168,14 +172,18 @@ fn log_entry(served: &Served, index: u64, near: &mut Option<(u64, Run)>) -> Resu
         body: None,
     };
     let Some((first, run)) = near else { return Ok(gone) };
-    let first_block = served.journal.bounds()?.map_or(0, |(first, _)| first);
-    if run.seq < first_block {
+    let seq = run.seq;
+    let is_gone = || seq < served.journal.first();
+    if is_gone() {
         return Ok(gone);
     }
     let nth = usize::try_from(index - *first).ok();
     let span = nth.and_then(|nth| run.spans.get(nth).copied());
     let span = span.ok_or_else(|| index_damaged(&Malformed("an entry without its place")))?;
-    let (bytes, record) = read_record(served, Place { seq: run.seq, span })?;
+    let (bytes, record) = match read_record(served, Place { seq, span }) {
+        Err(_) if is_gone() => return Ok(gone),
+        read => read?,
+    };
     let body = match &record {
         Record::Claimed(claim) => intent_bytes(claim),
         Record::Completed(receipt) => part_of(&bytes, span, receipt.body.span())?.to_vec(),
@@ -192,7 +200,11 @@ fn log_entry(served: &Served, index: u64, near: &mut Option<(u64, Run)>) -> Resu
         | Record::Configured { .. }
         | Record::EpochClosed { .. }
         | Record::LetterEnded { .. }
-        | Record::LetterResealed { .. } => {
+        | Record::LetterResealed { .. }
+        | Record::Expired(_)
+        | Record::EventMoved { .. }
+        | Record::ClaimMoved { .. }
+        | Record::LetterMoved { .. } => {
             return Err(index_damaged(&Malformed("an entry of the log that is none")));
         }
     };

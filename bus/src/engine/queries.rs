@@ -2,7 +2,7 @@
 
 use effectd_contracts::{Status, Timestamp};
 
-use super::reads::decode_run;
+use super::reads::{decode_run, first_run};
 use super::{Served, Shared, timestamp};
 use crate::codec::Hash16;
 use crate::desk::index_damaged;
@@ -32,7 +32,9 @@ impl Shared {
             }
             looked += 1;
             at = Some(ordinal);
-            let receipt = self.read_receipt(&served, ordinal)?;
+            let Some(receipt) = self.read_kept(&served, ordinal)? else {
+                continue;
+            };
             match in_time(query, &receipt) {
                 InTime::Yes if matches(query, &receipt) => {
                     bytes += receipt.body.len();
@@ -88,21 +90,24 @@ fn next_ordinal(
     at: Option<u64>,
 ) -> Result<Option<u64>, StoreError> {
     let total = receipts_total(served)?;
+    let begin = served.live().receipts_begin;
     let bound = match order {
-        Order::OldestFirst => at.map_or(Some(0), |at| at.checked_add(1)),
+        Order::OldestFirst => at.map_or(Some(begin), |at| at.checked_add(1).map(|at| at.max(begin))),
         Order::NewestFirst => at.unwrap_or(total).min(total).checked_sub(1),
     };
-    let Some(bound) = bound.filter(|bound| *bound < total) else {
+    let Some(bound) = bound.filter(|bound| (begin..total).contains(bound)) else {
         return Ok(None);
     };
-    match (driver, order) {
+    let found = match (driver, order) {
         (None, _) => Ok(Some(bound)),
         (Some((dimension, value)), Order::OldestFirst) => next_posting(served, dimension, value, bound),
         (Some((dimension, value)), Order::NewestFirst) => previous_posting(served, dimension, value, bound),
-    }
+    };
+    // A bucket may still hold numbers of receipts that are kept no longer.
+    Ok(found?.filter(|ordinal| *ordinal >= begin))
 }
 
-fn receipts_total(served: &Served) -> Result<u64, StoreError> {
+pub(super) fn receipts_total(served: &Served) -> Result<u64, StoreError> {
     let last = served
         .table
         .view(None)
@@ -209,19 +214,8 @@ fn skip_to(served: &Served, query: &ReceiptQuery, ordinal: u64) -> Result<u64, S
         Order::NewestFirst => query.until.map(ceil_ms),
     };
     let Some(wanted) = wanted else { return Ok(ordinal) };
-    let (mut low, mut high) = (0, total);
-    while low < high {
-        let middle = keys::receipt_run(low + (high - low) / 2);
-        let found = served.table.view(None).previous(&keys::receipt_run(0), &middle)?;
-        let Some((first, run)) = decode_run(found).map_err(|error| index_damaged(&error))? else {
-            break;
-        };
-        if run.at_ms >= wanted {
-            high = first;
-        } else {
-            low = first + run.spans.len() as u64;
-        }
-    }
+    let begin = served.live().receipts_begin;
+    let low = first_run(served, keys::receipt_run, begin..total, |run| run.at_ms >= wanted)?;
     // `low` is the first receipt at that time or later.
     Ok(match query.order {
         Order::OldestFirst => low.saturating_sub(1).max(ordinal),

@@ -8,7 +8,7 @@ use effectd_contracts::{EventId, Timestamp};
 use super::queries::next_posting;
 use super::{Served, Shared, timestamp};
 use crate::block;
-use crate::codec::{Hash16, Malformed, Place, Reader, Span};
+use crate::codec::{Hash16, Malformed, Place, Span};
 use crate::desk::{entry_context, index_damaged, letter_context};
 use crate::error::StoreError;
 use crate::journal::ADVICE;
@@ -18,7 +18,7 @@ use crate::names::{FamilyName, TopicName};
 use crate::record::{EventRecord, LetterRecord, Payload, Record};
 use crate::types::events::{Body, EventPage, StoredEvent};
 use crate::types::families::{self, EntryPage};
-use crate::types::letters::{Fingerprint, LetterGroup, LetterOrigin, LetterPage, StoredLetter};
+use crate::types::letters::{Fingerprint, LetterGroup, LetterOrigin, LetterPage, StoredLetter, Try};
 use crate::types::receipts::StoredReceipt;
 use crate::vault::Kind;
 
@@ -33,12 +33,19 @@ impl Shared {
     ) -> Result<EventPage, StoreError> {
         let served = self.served();
         served.alive()?;
-        let end = served.live().ends.get(topic).copied().unwrap_or(0);
+        let (begin, end) = span_of(&served, topic);
         let mut page = EventPage {
             events: Vec::new(),
             next: from.min(end),
+            begin,
             end,
         };
+        if page.next < begin {
+            // One that somebody has still to settle is kept, alone.
+            page.events.push(self.read_event(&served, topic, page.next)?);
+            page.next += 1;
+            return Ok(page);
+        }
         let mut bytes = 0;
         while page.next < end
             && page.events.len() < max.min(PAGE_ITEMS_MAX.get())
@@ -88,10 +95,35 @@ impl Shared {
         self.event(served, run, span)
     }
 
+    /// The record of an event, wherever it was written.
+    pub(crate) fn read_event_record(&self, served: &Served, place: Place) -> Result<EventRecord, StoreError> {
+        let (Record::Published(event) | Record::EventMoved { event, .. }) = read_record(served, place)?.1
+        else {
+            return Err(unexpected(place));
+        };
+        Ok(event)
+    }
+
+    /// Where an event lies, and when it was first stored; `None` if it is no longer kept.
+    pub(crate) fn place_of(
+        &self,
+        served: &Served,
+        topic: &TopicName,
+        offset: u64,
+    ) -> Result<Option<(i64, Place)>, StoreError> {
+        let (first, run) = match event_run(served, topic, offset) {
+            Err(StoreError::Dropped { .. }) => return Ok(None),
+            found => found?,
+        };
+        let nth = usize::try_from(offset - first).unwrap_or(usize::MAX);
+        let span = run.spans.get(nth).copied().ok_or_else(|| gap(topic, offset))?;
+        Ok(Some((run.at_ms, Place { seq: run.seq, span })))
+    }
+
     fn event(&self, served: &Served, run: &Run, span: Span) -> Result<StoredEvent, StoreError> {
         let place = Place { seq: run.seq, span };
         let (bytes, record) = read_record(served, place)?;
-        let Record::Published(event) = record else {
+        let (Record::Published(event) | Record::EventMoved { event, .. }) = record else {
             return Err(unexpected(place));
         };
         let EventRecord {
@@ -132,16 +164,13 @@ impl Shared {
         time: Timestamp,
     ) -> Result<u64, StoreError> {
         let wanted = time.as_millisecond();
-        let (mut low, mut high) = (0, end);
-        while low < high {
-            let (first, run) = event_run(served, topic, low + (high - low) / 2)?;
-            if run.at_ms >= wanted {
-                high = first;
-            } else {
-                low = first + run.spans.len() as u64;
-            }
-        }
-        Ok(low)
+        let (begin, _) = span_of(served, topic);
+        first_run(
+            served,
+            |offset| keys::run(topic, offset),
+            begin..end,
+            |run| run.at_ms >= wanted,
+        )
     }
 
     // ---- bodies ----
@@ -205,11 +234,28 @@ impl Shared {
         })
     }
 
+    /// A receipt, or `None` if it was let go while it was looked for.
+    pub(crate) fn read_kept(
+        &self,
+        served: &Served,
+        ordinal: u64,
+    ) -> Result<Option<StoredReceipt>, StoreError> {
+        let is_gone = || ordinal < served.live().receipts_begin;
+        if is_gone() {
+            return Ok(None);
+        }
+        match self.read_receipt(served, ordinal) {
+            Err(_) if is_gone() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
     pub(crate) fn resolved(&self, served: &Served, key: &[u8]) -> Result<Option<Resolution>, StoreError> {
         let found = served.table.view(None).get(key)?;
         found
             .map(|bytes| Resolution::decode(&bytes))
             .transpose()
+            .map(|found| found.filter(|found| found.ordinal >= served.live().receipts_begin))
             .map_err(|error| index_damaged(&error))
     }
 
@@ -221,7 +267,7 @@ impl Shared {
         at: LetterAt,
     ) -> Result<LetterRecord, StoreError> {
         match read_record(served, at.record)?.1 {
-            Record::Lettered(letter) => Ok(letter),
+            Record::Lettered(letter) | Record::LetterMoved { letter, .. } => Ok(letter),
             Record::Published(_)
             | Record::Leased(_)
             | Record::Settled(_)
@@ -236,7 +282,10 @@ impl Shared {
             | Record::EpochClosed { .. }
             | Record::LetterEnded { .. }
             | Record::Noted { .. }
-            | Record::LetterResealed { .. } => Err(unexpected(at.record)),
+            | Record::LetterResealed { .. }
+            | Record::Expired(_)
+            | Record::EventMoved { .. }
+            | Record::ClaimMoved { .. } => Err(unexpected(at.record)),
         }
     }
 
@@ -268,7 +317,25 @@ impl Shared {
             fingerprint: Fingerprint(at.fingerprint),
             detail: self.read_body(served, at.detail, Kind::Detail, &context)?,
             attempts: record.attempts,
+            tries: self.read_tries(served, at.tries, &context)?,
             payload: self.read_body(served, at.payload, Kind::Letter, &context)?,
+        })
+    }
+
+    /// The attempts of a letter, if they were told and can still be read.
+    fn read_tries(
+        &self,
+        served: &Served,
+        stored: Option<Stored>,
+        context: &str,
+    ) -> Result<Vec<Try>, StoreError> {
+        let Some(stored) = stored else {
+            return Ok(Vec::new());
+        };
+        let body = self.read_body(served, stored, Kind::Tries, context)?;
+        let damaged = |_| index_damaged(&Malformed("attempts that are none"));
+        body.bytes().map_or(Ok(Vec::new()), |bytes| {
+            serde_json::from_slice(bytes).map_err(damaged)
         })
     }
 
@@ -465,7 +532,46 @@ fn event_run(served: &Served, topic: &TopicName, offset: u64) -> Result<(u64, Ru
         .previous(&keys::run(topic, 0), &keys::run(topic, offset))?;
     let run = decode_run(found).map_err(|error| index_damaged(&error))?;
     run.filter(|(first, run)| offset - first < run.spans.len() as u64)
-        .ok_or_else(|| gap(topic, offset))
+        .ok_or_else(|| match span_of(served, topic) {
+            (begins, _) if offset < begins => StoreError::Dropped {
+                topic: topic.clone(),
+                begins,
+            },
+            _ => gap(topic, offset),
+        })
+}
+
+/// Where a topic begins and ends.
+pub(super) fn span_of(served: &Served, topic: &TopicName) -> (u64, u64) {
+    let live = served.live();
+    (live.begin(topic), live.ends.get(topic).copied().unwrap_or(0))
+}
+
+/// The first number in a range whose run is one that is looked for, when all runs after such a one are, too; the range's
+/// end if there is none. Found by bisection over the runs.
+pub(super) fn first_run(
+    served: &Served,
+    key: impl Fn(u64) -> Vec<u8>,
+    range: std::ops::Range<u64>,
+    is_wanted: impl Fn(&Run) -> bool,
+) -> Result<u64, StoreError> {
+    let (mut low, mut high) = (range.start, range.end);
+    while low < high {
+        let found = served
+            .table
+            .view(None)
+            .previous(&key(low), &key(low + (high - low) / 2))?;
+        let Some((first, run)) = decode_run(found).map_err(|error| index_damaged(&error))? else {
+            // Numbers are in the middle of a run that begins before them.
+            return Ok(low);
+        };
+        if is_wanted(&run) {
+            high = first;
+        } else {
+            low = first + run.spans.len() as u64;
+        }
+    }
+    Ok(low)
 }
 
 /// The offset under which an event's id was published.
@@ -475,8 +581,11 @@ pub(super) fn published_at(
     id: &EventId,
 ) -> Result<Option<u64>, StoreError> {
     let found = served.table.view(None).get(&keys::event(topic, id))?;
-    let offset = found.map(|bytes| Reader::new(&bytes, 0).u64()).transpose();
-    offset.map_err(|error| index_damaged(&error))
+    let found = found.map(|bytes| keys::read_event_value(&bytes)).transpose();
+    let (begin, _) = span_of(served, topic);
+    let kept = |(offset, moved): &(u64, bool)| *moved || *offset >= begin;
+    let found = found.map_err(|error| index_damaged(&error))?.filter(kept);
+    Ok(found.map(|(offset, _)| offset))
 }
 
 fn gap(topic: &TopicName, offset: u64) -> StoreError {

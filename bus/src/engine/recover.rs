@@ -7,13 +7,14 @@ use effectd_contracts::Clock;
 use super::writer::vouch;
 use super::{Live, Medium, Opened, Served};
 use crate::block::{self, BlockError, FORMAT};
-use crate::codec::{Malformed, Place};
+use crate::codec::{Malformed, Place, Reader};
 use crate::error::StoreError;
 use crate::fold::{Effects, Fold, When};
+use crate::ground::{Ground, divide};
 use crate::journal::{ADVICE, Journal};
-use crate::keys::Checkpoint;
+use crate::keys::{self, Checkpoint};
 use crate::log::leaf_of;
-use crate::table::{Base, Layer, Table, Vouch};
+use crate::table::{Base, Cell, Layer, Table, View, Vouch};
 use crate::vault::Vault;
 
 /// Where the writer goes on.
@@ -22,6 +23,18 @@ pub(crate) struct WriterState {
     pub(crate) last_seq: u64,
     pub(crate) last_checksum: u32,
     pub(crate) last_at_ms: i64,
+}
+
+impl WriterState {
+    /// A state whose last block is still to be read.
+    fn new(fold: Fold) -> Self {
+        WriterState {
+            fold,
+            last_seq: 0,
+            last_checksum: 0,
+            last_at_ms: i64::MIN,
+        }
+    }
 }
 
 pub(crate) struct Recovered {
@@ -47,32 +60,33 @@ pub(crate) fn recover(
         replay: true,
     };
     let vouched = base.as_deref().and_then(Base::vouched);
-    let (checkpoint, fold) = match &vouched {
-        Some(vouch) => (Some(vouch.checkpoint), restore(vouch, when)?),
-        None => (None, Fold::default()),
-    };
-    agree(journal.as_ref(), checkpoint)?;
-    log.begin(fold.log.size())?;
+    agree(journal.as_ref(), vouched.as_deref().map(|vouch| vouch.checkpoint))?;
     let table = Table::new(base, log, gather_entries);
+    // The block of the checkpoint itself is read too, for its checksum and time.
+    let (known, state) = match &vouched {
+        Some(vouch) => (vouch.checkpoint.seq, WriterState::new(restore(vouch, when)?)),
+        None => {
+            let (state, index) = on_ground(journal.as_ref(), when)?;
+            if !index.is_empty() {
+                table.show(index, 0);
+            }
+            (state.last_seq, state)
+        }
+    };
+    table.log().begin(state.fold.log.size())?;
     let mut replay = Replay {
-        state: WriterState {
-            fold,
-            last_seq: 0,
-            last_checksum: 0,
-            last_at_ms: i64::MIN,
-        },
+        state,
         table: &table,
         when,
     };
-    // The block of the checkpoint itself is read too, for its checksum and time.
-    let known = checkpoint.map_or(0, |checkpoint| checkpoint.seq);
     journal.scan(known, &mut |seq, bytes| replay.block(seq, bytes, seq > known))?;
     let state = replay.state;
+    finish_cut(journal.as_ref(), &table, &state, when)?;
     let fold = &state.fold;
     for epoch in &fold.closed_epochs {
         vault.destroy(*epoch)?;
     }
-    let live = Live {
+    let mut live = Live {
         open_keys: fold
             .claims()
             .values()
@@ -83,10 +97,11 @@ pub(crate) fn recover(
             .iter()
             .map(|(name, topic)| (name.clone(), topic.end))
             .collect(),
-        letters_ended: 0,
         log: fold.log.clone(),
         open_claims: fold.claims().len() as u64,
+        ..Live::default()
     };
+    live.expire(fold);
     Ok(Recovered {
         served: Served {
             journal,
@@ -172,17 +187,106 @@ impl Replay<'_> {
     }
 }
 
+/// What a journal stands on: the state before its first block, and the index that goes with it.
+fn on_ground(journal: &dyn Journal, when: When) -> Result<(WriterState, Layer), StoreError> {
+    let Some(ground) = Ground::of(journal)? else {
+        return Ok((WriterState::new(Fold::default()), Layer::default()));
+    };
+    let (_, fold) = Fold::restore(&ground.snapshot, when).map_err(|Malformed(what)| StoreError::Damaged {
+        what: format!("what the journal stands on: {what}"),
+        advice: ADVICE,
+    })?;
+    let state = WriterState {
+        fold,
+        last_seq: ground.first - 1,
+        last_checksum: ground.checksum,
+        last_at_ms: ground.at_ms,
+    };
+    Ok((state, ground.index))
+}
+
+/// Blocks that are to be let go, as the index says, and still count: the process ended in between. What leads to them is
+/// taken out of the index, and they go.
+fn finish_cut(
+    journal: &dyn Journal,
+    table: &Table,
+    state: &WriterState,
+    when: When,
+) -> Result<(), StoreError> {
+    let first = index_first(table)?;
+    if first <= journal.first() {
+        return Ok(());
+    }
+    let (ground, dead) = refold(journal, first, when)?;
+    let mut gone = Layer::default();
+    for (key, cell) in dead {
+        if still_says(table.view(None), &key, &cell)? {
+            gone.set(key, Cell::Delete);
+        }
+    }
+    table.show(gone, 0);
+    table.freeze(vouch(state));
+    table.move_layer()?;
+    journal.stage(first, &ground.encode())?;
+    journal.truncate_before(first)
+}
+
+/// The first block whose entries the index has.
+pub(crate) fn index_first(table: &Table) -> Result<u64, StoreError> {
+    let found = table.view(None).get(&keys::cut())?;
+    let first = found.map(|bytes| Reader::new(&bytes, 0).u64()).transpose();
+    Ok(first.map_err(|error| index_damaged(&error))?.unwrap_or(1))
+}
+
+/// Whether the index says about a key what old blocks said: newer ones may have said something else since.
+pub(crate) fn still_says(view: View<'_>, key: &[u8], cell: &Cell) -> Result<bool, StoreError> {
+    let found = view.get(key)?;
+    Ok(match cell {
+        Cell::Put(value) => found.as_ref() == Some(value),
+        Cell::Union(_) => found.is_some(),
+        Cell::Delete => false,
+    })
+}
+
+/// What goes with old blocks.
+pub(crate) type Dead = Vec<(Vec<u8>, Cell)>;
+
+/// Folds the blocks before `first` again: the ground that the others stand on without them, and what goes with them.
+pub(crate) fn refold(journal: &dyn Journal, first: u64, when: When) -> Result<(Ground, Dead), StoreError> {
+    let (state, index) = fold_until(journal, first, when)?;
+    let (index, dead) = divide(&state.fold, index, first);
+    let ground = Ground {
+        first,
+        checksum: state.last_checksum,
+        at_ms: state.last_at_ms,
+        snapshot: state.fold.snapshot(first - 1),
+        index,
+    };
+    Ok((ground, dead))
+}
+
 /// The fold and the index of a whole journal, for checks: what a store with this journal must serve.
 pub(crate) fn fold_journal(journal: &dyn Journal, when: When) -> Result<(Fold, Layer, u64), StoreError> {
-    let mut fold = Fold::default();
-    let mut index = Layer::default();
-    let mut last = 0;
-    journal.scan(0, &mut |seq, bytes| {
+    let (state, index) = fold_until(journal, u64::MAX, when)?;
+    Ok((state.fold, index, state.last_seq))
+}
+
+/// The fold and the index of a journal before a block.
+fn fold_until(journal: &dyn Journal, end: u64, when: When) -> Result<(WriterState, Layer), StoreError> {
+    let (mut state, mut index) = on_ground(journal, when)?;
+    let last = journal.bounds()?.map_or(0, |(_, last)| last.min(end - 1));
+    for seq in journal.first()..=last {
+        let bytes = &journal.block(seq)?;
         let header = block::check(bytes).map_err(|error| damaged(seq, &error))?;
+        let follows = state.last_seq == 0 || header.previous == state.last_checksum;
+        if header.seq != seq || !follows {
+            let what = BlockError::Damaged("a block that does not follow the one before it");
+            return Err(damaged(seq, &what));
+        }
         let mut effects = Effects::default();
         for record in block::records(bytes) {
             let (span, record) = record.map_err(|error| damaged(seq, &error.into()))?;
-            fold.apply(
+            let applied = state.fold.apply(
                 Place { seq, span },
                 &record,
                 leaf_of(&record, bytes),
@@ -191,15 +295,16 @@ pub(crate) fn fold_journal(journal: &dyn Journal, when: When) -> Result<(Fold, L
                     ..when
                 },
                 &mut effects,
-            )
-            .map_err(|error| damaged(seq, &error.into()))?;
+            );
+            applied.map_err(|error| damaged(seq, &error.into()))?;
         }
-        fold.end_block(seq, header.at_ms, &mut effects);
+        state.fold.end_block(seq, header.at_ms, &mut effects);
         index.extend(effects.index);
-        last = seq;
-        Ok(())
-    })?;
-    Ok((fold, index, last))
+        state.last_seq = seq;
+        state.last_checksum = header.checksum;
+        state.last_at_ms = header.at_ms;
+    }
+    Ok((state, index))
 }
 
 pub(crate) fn damaged(seq: u64, error: &BlockError) -> StoreError {
@@ -221,6 +326,11 @@ fn agree(journal: &dyn Journal, checkpoint: Option<Checkpoint>) -> Result<(), St
     let Some(checkpoint) = checkpoint else {
         return Ok(());
     };
+    if checkpoint.seq < journal.first() {
+        return Err(index_damaged(&Malformed(
+            "it is older than the first block of the journal",
+        )));
+    }
     let last = journal.bounds()?.map_or(0, |(_, last)| last);
     if last < checkpoint.seq {
         let what = format!(

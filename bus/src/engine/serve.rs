@@ -27,6 +27,7 @@ use crate::types::groups::{Delivery, GroupInfo, GroupOptions, LeaseId, Leased, S
 use crate::types::letters::{LetterGroup, LetterPage, Requeued, StoredLetter};
 use crate::types::log::{LogStanding, StoredEntry};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
+use crate::types::retention::{Retained, Retention, Turn};
 use crate::vault::{EpochReport, Kind, Vault};
 use crate::wait::{Wait, promise};
 use crate::watch::Watch;
@@ -35,7 +36,7 @@ use crate::watch::Watch;
 const OPERATION_OVERHEAD_BYTES: usize = 512;
 
 impl LocalStore {
-    fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
     }
 
@@ -211,8 +212,10 @@ impl Store for LocalStore {
             if known.digest != *params_digest {
                 return Ok(Lookup::Conflict);
             }
-            let receipt_id = self.shared().read_receipt(&served, known.ordinal)?.receipt_id;
-            return Ok(Lookup::Done { receipt_id });
+            if let Some(receipt) = self.shared().read_kept(&served, known.ordinal)? {
+                let receipt_id = receipt.receipt_id;
+                return Ok(Lookup::Done { receipt_id });
+            }
         }
         Ok(match open {
             None => Lookup::Unknown,
@@ -305,7 +308,7 @@ impl Store for LocalStore {
         let found = served.table.view(None).get(&keys::receipt(id.as_str()))?;
         let Some(bytes) = found else { return Ok(None) };
         let at = keys::ReceiptAt::decode(&bytes).map_err(|error| crate::desk::index_damaged(&error))?;
-        self.shared().read_receipt(&served, at.ordinal).map(Some)
+        self.shared().read_kept(&served, at.ordinal)
     }
 
     fn receipt_of(&self, action: &ActionId) -> Result<Option<StoredReceipt>, StoreError> {
@@ -313,9 +316,8 @@ impl Store for LocalStore {
         served.alive()?;
         let key = keys::action(keys::action_hash(action.as_str()));
         let known = self.shared().resolved(&served, &key)?;
-        known
-            .map(|known| self.shared().read_receipt(&served, known.ordinal))
-            .transpose()
+        let receipt = known.map(|known| self.shared().read_kept(&served, known.ordinal));
+        Ok(receipt.transpose()?.flatten())
     }
 
     fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
@@ -418,6 +420,13 @@ impl Store for LocalStore {
             desk.shared.vault.seal(desk.now(), Kind::Entry, "", b"")?;
             desk.close_epochs(before)
         })
+    }
+
+    fn retain(&self, retention: &Retention, how: Turn) -> Result<Retained, StoreError> {
+        match how {
+            Turn::Preview => self.preview(retention),
+            Turn::LetGo => self.let_go(retention),
+        }
     }
 
     fn stats(&self) -> Stats {

@@ -157,6 +157,13 @@ impl Writer {
             return (replies, Err(StoreError::Unavailable { reason }));
         }
         if block.is_empty() {
+            // Old entries that are taken out of the index are no records.
+            if !effects.index.is_empty() {
+                served.table.show(effects.index, 0);
+            }
+            if state.last_seq > 0 && served.table.is_ripe() {
+                served.table.freeze(vouch(state));
+            }
             return (replies, Ok(()));
         }
         state.fold.end_block(block.seq(), at_ms, &mut effects);
@@ -228,6 +235,9 @@ impl Writer {
             live.letters_ended += effects.letters_ended;
             live.log.clone_from(&state.fold.log);
             live.open_claims = state.fold.claims().len() as u64;
+            if effects.expired {
+                live.expire(&state.fold);
+            }
             for topic in &effects.news {
                 live.ends.insert(topic.clone(), state.fold.end(topic));
             }

@@ -2,12 +2,13 @@
 
 use effectd_contracts::{Digest, Monotonic, Status};
 
-use super::groups::{Hold, Pending};
+use super::groups::{Hold, Pending, Tried};
 use super::{Effects, Fold, OpenClaim, When};
-use crate::codec::{Malformed, Place, put_u64};
+use crate::codec::{Malformed, Place, Span};
 use crate::keys::{self, Dimension, EntryAt, LetterAt, ReceiptAt, Resolution, Run, Stored};
 use crate::record::{
-    ClaimRecord, Ending, EventRecord, LeasedRecord, LetterRecord, ReceiptRecord, Record, SettledRecord,
+    ClaimRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord, LetterRecord, ReceiptRecord, Record,
+    SettledRecord,
 };
 use crate::table::Cell;
 
@@ -28,7 +29,7 @@ impl Fold {
         match record {
             Record::Published(event) => self.published(place, event, effects),
             Record::Leased(leased) => self.leased(leased, when),
-            Record::Settled(settled) => self.settled(settled, when, effects),
+            Record::Settled(settled) => self.settled(place, settled, when, effects),
             Record::Lettered(letter) => self.lettered(place, letter, when, effects),
             Record::Claimed(claim) => self.claimed(place, claim, when, effects),
             Record::TakenOver { action, fence } => {
@@ -81,11 +82,7 @@ impl Fold {
                 Ok(())
             }
             Record::Sought { topic, group, offset } => {
-                let leases = self
-                    .groups
-                    .entry((topic.clone(), group.clone()))
-                    .or_default()
-                    .seek(*offset);
+                let leases = self.group_mut(topic, group).seek(*offset);
                 for lease in &leases {
                     self.leases.remove(lease);
                 }
@@ -97,10 +94,7 @@ impl Fold {
                 group,
                 options,
             } => {
-                self.groups
-                    .entry((topic.clone(), group.clone()))
-                    .or_default()
-                    .options = *options;
+                self.group_mut(topic, group).options = *options;
                 Ok(())
             }
             Record::EpochClosed { epoch } => {
@@ -138,29 +132,107 @@ impl Fold {
                     record: *record,
                     detail: Stored::of(place.seq, detail),
                     payload: Stored::of(place.seq, payload),
+                    tries: None,
                 };
                 effects.index.put(keys::letter(*letter), moved.encode());
+                Ok(())
+            }
+            Record::Expired(expired) => self.expired(expired, effects),
+            Record::EventMoved { at_ms, event } => self.event_moved(place, *at_ms, event, effects),
+            Record::ClaimMoved { fence, intent } => {
+                let claim = self
+                    .claims
+                    .get_mut(fence)
+                    .ok_or(Malformed("a move of no claim"))?;
+                claim.intent = Stored::of(place.seq, intent);
+                Ok(())
+            }
+            Record::LetterMoved { at_ms, letter } => {
+                let moved = letter_at(place, letter, *at_ms);
+                effects.index.put(keys::letter(letter.letter), moved.encode());
                 Ok(())
             }
         }
     }
 
+    fn expired(&mut self, expired: &ExpiredRecord, effects: &mut Effects) -> Result<(), Malformed> {
+        if expired.receipts_begin > self.next_ordinal {
+            return Err(Malformed("an expiry of receipts that are not there"));
+        }
+        self.receipts_begin = self.receipts_begin.max(expired.receipts_begin);
+        for (name, begin, unsettled) in &expired.topics {
+            let topic = self
+                .topics
+                .get_mut(name)
+                .ok_or(Malformed("an expiry of no topic"))?;
+            if *begin > topic.end {
+                return Err(Malformed("an expiry of events that are not there"));
+            }
+            topic.begin = topic.begin.max(*begin);
+            topic.keeps_unsettled = *unsettled;
+        }
+        self.epochs_before = self.epochs_before.max(expired.epochs_before);
+        self.closed_epochs = self.closed_epochs.split_off(&self.epochs_before);
+        effects.expired = true;
+        Ok(())
+    }
+
+    /// From now on the event is found in its new place, alone.
+    fn event_moved(
+        &mut self,
+        place: Place,
+        at_ms: i64,
+        event: &EventRecord,
+        effects: &mut Effects,
+    ) -> Result<(), Malformed> {
+        let topic = self
+            .topics
+            .get_mut(&event.topic)
+            .ok_or(Malformed("a move in no topic"))?;
+        if event.offset >= topic.end {
+            return Err(Malformed("a move of an event that is not there"));
+        }
+        if let Some(epoch) = event.body.epoch {
+            let end = topic.sealed.entry(epoch).or_default();
+            *end = (*end).max(event.offset + 1);
+        }
+        let run = Run {
+            at_ms,
+            seq: place.seq,
+            before: 0,
+            spans: vec![place.span],
+        };
+        let index = &mut effects.index;
+        index.put(keys::run(&event.topic, event.offset), run.encode());
+        index.put(
+            keys::event(&event.topic, &event.event_id),
+            keys::event_value(event.offset, Some(place.seq)),
+        );
+        Ok(())
+    }
+
     /// Ends a block: the places of its events and receipts go into the index.
     pub fn end_block(&mut self, seq: u64, at_ms: i64, effects: &mut Effects) {
+        let own = |spans: &[Span]| spans.iter().map(|span| u64::from(span.len)).sum::<u64>();
+        let run = |spans: Vec<Span>, until: u64| Run {
+            at_ms,
+            seq,
+            before: until.saturating_sub(own(&spans)),
+            spans,
+        };
         for (topic, (first, spans)) in std::mem::take(&mut self.runs) {
+            let until = self.topics.get(&topic).map_or(0, |topic| topic.bytes);
             effects
                 .index
-                .put(keys::run(&topic, first), Run { at_ms, seq, spans }.encode());
+                .put(keys::run(&topic, first), run(spans, until).encode());
         }
         if let Some((first, spans)) = self.receipt_run.take() {
             effects
                 .index
-                .put(keys::receipt_run(first), Run { at_ms, seq, spans }.encode());
+                .put(keys::receipt_run(first), run(spans, self.receipt_bytes).encode());
         }
         if let Some((first, spans)) = self.log_run.take() {
-            effects
-                .index
-                .put(keys::log_run(first), Run { at_ms, seq, spans }.encode());
+            effects.index.put(keys::log_run(first), run(spans, 0).encode());
         }
     }
 
@@ -190,11 +262,11 @@ impl Fold {
         if let Some(epoch) = event.body.epoch {
             topic.sealed.insert(epoch, topic.end);
         }
-        let mut offset = Vec::with_capacity(4);
-        put_u64(&mut offset, event.offset);
-        effects
-            .index
-            .put(keys::event(&event.topic, &event.event_id), offset);
+        topic.bytes += u64::from(place.span.len);
+        effects.index.put(
+            keys::event(&event.topic, &event.event_id),
+            keys::event_value(event.offset, None),
+        );
         let run = self
             .runs
             .entry(event.topic.clone())
@@ -206,10 +278,12 @@ impl Fold {
 
     fn leased(&mut self, leased: &LeasedRecord, when: When) -> Result<(), Malformed> {
         let end = self.end(&leased.topic);
+        self.group_mut(&leased.topic, &leased.group);
+        let key = (leased.topic.clone(), leased.group.clone());
         let group = self
             .groups
-            .entry((leased.topic.clone(), leased.group.clone()))
-            .or_default();
+            .get_mut(&key)
+            .ok_or(Malformed("a lease of no group"))?;
         let ttl = std::time::Duration::from_millis(leased.ttl_ms);
         let until = if when.replay {
             Monotonic::default()
@@ -234,6 +308,7 @@ impl Fold {
 
     fn settled(
         &mut self,
+        place: Place,
         settled: &SettledRecord,
         when: When,
         effects: &mut Effects,
@@ -255,7 +330,12 @@ impl Fold {
                 group.finish(settled.offset);
                 return Ok(());
             }
-            Ending::Nacked { delay_ms, .. } => (*delay_ms, pending.count),
+            Ending::Nacked { delay_ms, detail } => {
+                let detail = Stored::of(place.seq, detail);
+                let at_ms = when.at_ms;
+                group.note(settled.offset, Tried { at_ms, detail });
+                (*delay_ms, pending.count)
+            }
             Ending::Deferred { delay_ms } => (*delay_ms, pending.count.saturating_sub(1)),
         };
         let hold = waiting(when, when.at_ms.saturating_add_unsigned(delay_ms), delay_ms);
@@ -272,13 +352,7 @@ impl Fold {
         effects: &mut Effects,
     ) -> Result<(), Malformed> {
         count(&mut self.next_letter, letter.letter, "a letter out of order")?;
-        let at = LetterAt {
-            at_ms: when.at_ms,
-            fingerprint: letter.fingerprint,
-            record: place,
-            detail: Stored::of(place.seq, &letter.detail),
-            payload: Stored::of(place.seq, &letter.payload),
-        };
+        let at = letter_at(place, letter, when.at_ms);
         effects.index.put(keys::letter(letter.letter), at.encode());
         let topic = keys::text_hash(letter.topic.as_str());
         effects
@@ -360,7 +434,7 @@ impl Fold {
                     .encode(),
                 );
                 for resource in &receipt.resources {
-                    index.put(keys::resource(*resource), key.0.to_vec());
+                    index.put(keys::resource(*resource), keys::resource_value(key, ordinal));
                 }
             }
         }
@@ -384,11 +458,24 @@ impl Fold {
             keys::status_hash(receipt.status),
             ordinal,
         ));
+        self.receipt_bytes += u64::from(place.span.len);
         self.receipt_run
             .get_or_insert_with(|| (ordinal, Vec::new()))
             .1
             .push(place.span);
         Ok(())
+    }
+}
+
+/// Where a letter lies that was written as a whole.
+fn letter_at(place: Place, letter: &LetterRecord, at_ms: i64) -> LetterAt {
+    LetterAt {
+        at_ms,
+        fingerprint: letter.fingerprint,
+        record: place,
+        detail: Stored::of(place.seq, &letter.detail),
+        payload: Stored::of(place.seq, &letter.payload),
+        tries: letter.tries.as_ref().map(|tries| Stored::of(place.seq, tries)),
     }
 }
 

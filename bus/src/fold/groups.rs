@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::Monotonic;
 
-use crate::limits::GROUP_WINDOW_MAX;
+use crate::keys::Stored;
+use crate::limits::{GROUP_WINDOW_MAX, LETTER_TRIES_MAX};
 use crate::types::groups::GroupOptions;
 
 /// Why an event that was delivered is not due.
@@ -45,6 +46,15 @@ pub struct Pending {
     pub hold: Hold,
 }
 
+/// A delivery that failed: when, and where it is written why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tried {
+    /// When.
+    pub at_ms: i64,
+    /// Where the words lie.
+    pub detail: Stored,
+}
+
 /// One group of one topic.
 #[derive(Debug, Clone, Default)]
 pub struct Group {
@@ -57,9 +67,25 @@ pub struct Group {
     done: BTreeSet<u64>,
     pending: BTreeMap<u64, Pending>,
     due: BTreeSet<(Monotonic, u64)>,
+    /// What went wrong with the events in `pending`, the last few times.
+    tried: BTreeMap<u64, Vec<Tried>>,
 }
 
 impl Group {
+    /// A group that nobody has named before, on a topic that begins there.
+    pub fn starting(begin: u64) -> Self {
+        Group {
+            committed: begin,
+            next: begin,
+            ..Group::default()
+        }
+    }
+
+    /// Whether it has still to settle an event.
+    pub fn is_open(&self, offset: u64) -> bool {
+        offset >= self.committed && !self.done.contains(&offset)
+    }
+
     /// A group with this progress, as a snapshot has it.
     pub fn restored(options: GroupOptions, committed: u64, next: u64, done: BTreeSet<u64>) -> Self {
         Group {
@@ -69,6 +95,7 @@ impl Group {
             done,
             pending: BTreeMap::new(),
             due: BTreeSet::new(),
+            tried: BTreeMap::new(),
         }
     }
 
@@ -90,6 +117,20 @@ impl Group {
     /// Events that were delivered and are not settled.
     pub fn pending(&self) -> &BTreeMap<u64, Pending> {
         &self.pending
+    }
+
+    /// What went wrong with events that are not settled.
+    pub fn tried(&self) -> &BTreeMap<u64, Vec<Tried>> {
+        &self.tried
+    }
+
+    /// Remembers what went wrong with an event; only the last few times.
+    pub fn note(&mut self, offset: u64, tried: Tried) {
+        let tries = self.tried.entry(offset).or_default();
+        if tries.len() >= LETTER_TRIES_MAX {
+            tries.remove(0);
+        }
+        tries.push(tried);
     }
 
     /// Whether the group is so far ahead of its oldest unsettled event that it must not take this one yet.
@@ -163,6 +204,7 @@ impl Group {
         if let Some(old) = self.pending.remove(&offset) {
             self.due.remove(&(old.hold.until(), offset));
         }
+        self.tried.remove(&offset);
         if offset < self.committed {
             return;
         }

@@ -11,16 +11,16 @@ use effectd_contracts::Monotonic;
 use effectd_contracts::merkle::Frontier;
 
 use super::apply::waiting;
-use super::groups::{Group, Hold, Pending};
+use super::groups::{Group, Hold, Pending, Tried};
 use super::{Fold, OpenClaim, Topic, When};
 use crate::codec::{Malformed, Reader, put_bytes, put_i64, put_str, put_u64};
 use crate::keys::{Stored, action_hash};
-use crate::record::bytes::{
+use crate::record::fields::{
     digest, group as read_group, hashes, id, optional_hash, options, put_hashes, put_optional_hash,
     put_options, topic,
 };
 
-const MARK: &str = "effectd snapshot 2";
+const MARK: &str = "effectd snapshot 3";
 
 impl Fold {
     /// The state's bytes, as of block `seq`, behind a checksum.
@@ -39,6 +39,9 @@ impl Fold {
             self.next_ordinal,
             self.next_letter,
             self.entries,
+            self.receipts_begin,
+            self.receipt_bytes,
+            u64::from(self.epochs_before),
         ];
         counters
             .into_iter()
@@ -68,19 +71,17 @@ impl Fold {
     pub fn restore(bytes: &[u8], when: When) -> Result<(u64, Fold), Malformed> {
         let mut reader = checked(bytes)?;
         let seq = reader.u64()?;
-        let size = reader.u64()?;
-        let peaks = (0..size.count_ones())
-            .map(|_| digest(&mut reader))
-            .collect::<Result<_, _>>()?;
-        let log = Frontier::restore(size, peaks).ok_or(Malformed("a log of another size"))?;
         let mut fold = Fold {
-            log,
+            log: read_log(&mut reader)?,
             next_lease: reader.u64()?,
             next_fence: reader.u64()?,
             next_version: reader.u64()?,
             next_ordinal: reader.u64()?,
             next_letter: reader.u64()?,
             entries: reader.u64()?,
+            receipts_begin: reader.u64()?,
+            receipt_bytes: reader.u64()?,
+            epochs_before: reader.u32()?,
             ..Fold::default()
         };
         for _ in 0..reader.count()? {
@@ -105,6 +106,9 @@ impl Fold {
         for (name, topic) in &self.topics {
             put_str(out, name.as_str());
             put_u64(out, topic.end);
+            put_u64(out, topic.begin);
+            out.push(u8::from(topic.keeps_unsettled));
+            put_u64(out, topic.bytes);
             put_u64(out, topic.sealed.len() as u64);
             for (epoch, end) in &topic.sealed {
                 put_u64(out, u64::from(*epoch));
@@ -118,6 +122,9 @@ impl Fold {
             let name = topic(reader)?;
             let mut read = Topic {
                 end: reader.u64()?,
+                begin: reader.u64()?,
+                keeps_unsettled: reader.flag()?,
+                bytes: reader.u64()?,
                 ..Topic::default()
             };
             for _ in 0..reader.count()? {
@@ -129,11 +136,19 @@ impl Fold {
     }
 }
 
-/// How many entries the log had.
-pub(crate) fn log_size(bytes: &[u8]) -> Result<u64, Malformed> {
+/// The right edge of the log.
+pub(crate) fn log(bytes: &[u8]) -> Result<Frontier, Malformed> {
     let mut reader = checked(bytes)?;
     reader.u64()?;
-    reader.u64()
+    read_log(&mut reader)
+}
+
+fn read_log(reader: &mut Reader<'_>) -> Result<Frontier, Malformed> {
+    let size = reader.u64()?;
+    let peaks = (0..size.count_ones())
+        .map(|_| digest(reader))
+        .collect::<Result<_, _>>()?;
+    Frontier::restore(size, peaks).ok_or(Malformed("a log of another size"))
 }
 
 /// Whether these bytes are a snapshot that this version can read.
@@ -177,6 +192,15 @@ fn put_group(out: &mut Vec<u8>, group: &Group) {
             }
         }
     }
+    put_u64(out, group.tried().len() as u64);
+    for (offset, tries) in group.tried() {
+        put_u64(out, *offset);
+        put_u64(out, tries.len() as u64);
+        for tried in tries {
+            put_i64(out, tried.at_ms);
+            tried.detail.encode(out);
+        }
+    }
 }
 
 fn restore_group(reader: &mut Reader<'_>, when: When) -> Result<Group, Malformed> {
@@ -198,6 +222,14 @@ fn restore_group(reader: &mut Reader<'_>, when: When) -> Result<Group, Malformed
             }
         };
         group.hold(offset, Pending { count, hold });
+    }
+    for _ in 0..reader.count()? {
+        let offset = reader.u64()?;
+        for _ in 0..reader.count()? {
+            let at_ms = reader.i64()?;
+            let detail = Stored::decode(reader)?;
+            group.note(offset, Tried { at_ms, detail });
+        }
     }
     Ok(group)
 }

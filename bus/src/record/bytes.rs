@@ -1,14 +1,14 @@
 //! The bytes of each kind of record.
 
-use effectd_contracts::{Digest, Status};
-
-use super::{
-    Blob, ClaimRecord, Ending, EventRecord, LeasedRecord, LetterRecord, Payload, ReceiptRecord, Record,
-    SettledRecord,
+use super::fields::{
+    digest, family, group, hash, hashes, id, optional_hash, optional_id, options, put_hashes, put_optional,
+    put_optional_hash, put_options, status, status_byte, topic,
 };
-use crate::codec::{Hash16, Malformed, Place, Reader, Span, put_bytes, put_i64, put_str, put_u64};
-use crate::names::{FamilyName, GroupName, TopicName};
-use crate::types::groups::{Exhausted, GroupOptions};
+use super::{
+    Blob, ClaimRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord, LetterRecord, Payload,
+    ReceiptRecord, Record, SettledRecord,
+};
+use crate::codec::{Malformed, Place, Reader, Span, put_bytes, put_i64, put_str, put_u64};
 
 const PUBLISHED: u8 = 1;
 const LEASED: u8 = 2;
@@ -26,16 +26,32 @@ const EPOCH_CLOSED: u8 = 13;
 const LETTER_RESEALED: u8 = 14;
 const LETTER_ENDED: u8 = 15;
 const NOTED: u8 = 32;
+const EXPIRED: u8 = 16;
+const EVENT_MOVED: u8 = 17;
+const CLAIM_MOVED: u8 = 18;
+const LETTER_MOVED: u8 = 19;
+/// A letter that tells of each attempt.
+const LETTERED_TRIES: u8 = 20;
 
 impl Record {
     /// Appends the record to its block, and turns its drafts into the places where they now lie. `out` holds the block
     /// from its first byte on.
     pub fn encode(&mut self, out: &mut Vec<u8>) {
         match self {
-            Record::Published(event) => event.encode(out),
+            Record::Published(event) => {
+                out.push(PUBLISHED);
+                event.encode(out);
+            }
             Record::Leased(leased) => leased.encode(out),
             Record::Settled(settled) => settled.encode(out),
-            Record::Lettered(letter) => letter.encode(out),
+            Record::Lettered(letter) => {
+                out.push(if letter.tries.is_some() {
+                    LETTERED_TRIES
+                } else {
+                    LETTERED
+                });
+                letter.encode(out);
+            }
             Record::Claimed(claim) => claim.encode(out),
             Record::TakenOver { action, fence } => {
                 out.push(TAKEN_OVER);
@@ -118,6 +134,23 @@ impl Record {
                 detail.encode(out);
                 payload.encode(out);
             }
+            Record::Expired(expired) => expired.encode(out),
+            Record::EventMoved { at_ms, event } => {
+                out.push(EVENT_MOVED);
+                put_i64(out, *at_ms);
+                event.encode(out);
+            }
+            Record::ClaimMoved { fence, intent } => {
+                out.push(CLAIM_MOVED);
+                put_u64(out, *fence);
+                intent.encode(out);
+            }
+            Record::LetterMoved { at_ms, letter } => {
+                out.push(LETTER_MOVED);
+                put_i64(out, *at_ms);
+                out.push(u8::from(letter.tries.is_some()));
+                letter.encode(out);
+            }
         }
     }
 
@@ -127,7 +160,7 @@ impl Record {
             PUBLISHED => Record::Published(EventRecord::decode(reader)?),
             LEASED => Record::Leased(LeasedRecord::decode(reader)?),
             SETTLED => Record::Settled(SettledRecord::decode(reader)?),
-            LETTERED => Record::Lettered(LetterRecord::decode(reader)?),
+            LETTERED => Record::Lettered(LetterRecord::decode(reader, false)?),
             CLAIMED => Record::Claimed(ClaimRecord::decode(reader)?),
             TAKEN_OVER => Record::TakenOver {
                 action: hash(reader)?,
@@ -177,7 +210,24 @@ impl Record {
                 about: hash(reader)?,
                 body: Blob::At(reader.span()?),
             },
-            0 | 16..NOTED | 33..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
+            EXPIRED => Record::Expired(ExpiredRecord::decode(reader)?),
+            EVENT_MOVED => Record::EventMoved {
+                at_ms: reader.i64()?,
+                event: EventRecord::decode(reader)?,
+            },
+            CLAIM_MOVED => Record::ClaimMoved {
+                fence: reader.u64()?,
+                intent: Payload::decode(reader)?,
+            },
+            LETTER_MOVED => {
+                let (at_ms, tries) = (reader.i64()?, reader.flag()?);
+                Record::LetterMoved {
+                    at_ms,
+                    letter: LetterRecord::decode(reader, tries)?,
+                }
+            }
+            LETTERED_TRIES => Record::Lettered(LetterRecord::decode(reader, true)?),
+            0 | 21..NOTED | 33..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
         };
         reader.end()?;
         Ok(record)
@@ -186,7 +236,6 @@ impl Record {
 
 impl EventRecord {
     fn encode(&mut self, out: &mut Vec<u8>) {
-        out.push(PUBLISHED);
         put_str(out, self.topic.as_str());
         put_u64(out, self.offset);
         put_str(out, self.event_id.as_str());
@@ -281,7 +330,6 @@ impl SettledRecord {
 
 impl LetterRecord {
     fn encode(&mut self, out: &mut Vec<u8>) {
-        out.push(LETTERED);
         put_u64(out, self.letter);
         put_str(out, self.topic.as_str());
         put_optional(out, self.delivery.as_ref().map(|(group, _)| group.as_str()));
@@ -293,9 +341,12 @@ impl LetterRecord {
         put_u64(out, u64::from(self.attempts));
         self.detail.encode(out);
         self.payload.encode(out);
+        if let Some(tries) = &mut self.tries {
+            tries.encode(out);
+        }
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(reader: &mut Reader<'_>, tries: bool) -> Result<Self, Malformed> {
         let (letter, topic) = (reader.u64()?, topic(reader)?);
         let group = if reader.flag()? {
             Some(group(reader)?)
@@ -314,6 +365,38 @@ impl LetterRecord {
             attempts: reader.u32()?,
             detail: Payload::decode(reader)?,
             payload: Payload::decode(reader)?,
+            tries: if tries {
+                Some(Payload::decode(reader)?)
+            } else {
+                None
+            },
+        })
+    }
+}
+
+impl ExpiredRecord {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(EXPIRED);
+        put_u64(out, self.receipts_begin);
+        put_u64(out, u64::from(self.epochs_before));
+        put_u64(out, self.topics.len() as u64);
+        for (topic, begin, unsettled) in &self.topics {
+            put_str(out, topic.as_str());
+            put_u64(out, *begin);
+            out.push(u8::from(*unsettled));
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (receipts_begin, epochs_before) = (reader.u64()?, reader.u32()?);
+        let count = reader.count()?;
+        let topics = (0..count)
+            .map(|_| Ok((topic(reader)?, reader.u64()?, reader.flag()?)))
+            .collect::<Result<_, Malformed>>()?;
+        Ok(ExpiredRecord {
+            receipts_begin,
+            epochs_before,
+            topics,
         })
     }
 }
@@ -420,109 +503,4 @@ impl Payload {
             blob: Blob::At(reader.span()?),
         })
     }
-}
-
-/// The stored form of a status.
-pub(crate) fn status_byte(status: Status) -> u8 {
-    match status {
-        Status::Ok => 0,
-        Status::Error => 1,
-        Status::Skipped => 2,
-        Status::Quarantined => 3,
-    }
-}
-
-fn status(reader: &mut Reader<'_>) -> Result<Status, Malformed> {
-    match reader.u8()? {
-        0 => Ok(Status::Ok),
-        1 => Ok(Status::Error),
-        2 => Ok(Status::Skipped),
-        3 => Ok(Status::Quarantined),
-        4..=u8::MAX => Err(Malformed("an unknown status")),
-    }
-}
-
-pub(crate) fn put_options(out: &mut Vec<u8>, options: GroupOptions) {
-    put_u64(out, u64::from(options.deliveries_max));
-    out.push(match options.exhausted {
-        Exhausted::DeadLetter => 0,
-        Exhausted::HandOver => 1,
-    });
-}
-
-pub(crate) fn options(reader: &mut Reader<'_>) -> Result<GroupOptions, Malformed> {
-    let deliveries_max = reader.u32()?;
-    let exhausted = if reader.flag()? {
-        Exhausted::HandOver
-    } else {
-        Exhausted::DeadLetter
-    };
-    Ok(GroupOptions {
-        deliveries_max,
-        exhausted,
-    })
-}
-
-pub(crate) fn topic(reader: &mut Reader<'_>) -> Result<TopicName, Malformed> {
-    TopicName::new(reader.text()?).map_err(|_| Malformed("a topic's name that is none"))
-}
-
-pub(crate) fn group(reader: &mut Reader<'_>) -> Result<GroupName, Malformed> {
-    GroupName::new(reader.text()?).map_err(|_| Malformed("a group's name that is none"))
-}
-
-fn family(reader: &mut Reader<'_>) -> Result<FamilyName, Malformed> {
-    FamilyName::new(reader.text()?).map_err(|_| Malformed("a family's name that is none"))
-}
-
-pub(crate) fn id<I: TryFrom<String>>(reader: &mut Reader<'_>) -> Result<I, Malformed> {
-    I::try_from(reader.text()?.to_owned()).map_err(|_| Malformed("an id that is none"))
-}
-
-fn optional_id<I: TryFrom<String>>(reader: &mut Reader<'_>) -> Result<Option<I>, Malformed> {
-    if reader.flag()? {
-        id(reader).map(Some)
-    } else {
-        Ok(None)
-    }
-}
-
-fn put_optional(out: &mut Vec<u8>, text: Option<&str>) {
-    out.push(u8::from(text.is_some()));
-    if let Some(text) = text {
-        put_str(out, text);
-    }
-}
-
-pub(crate) fn digest(reader: &mut Reader<'_>) -> Result<Digest, Malformed> {
-    reader.array().map(Digest::from_bytes)
-}
-
-pub(crate) fn hash(reader: &mut Reader<'_>) -> Result<Hash16, Malformed> {
-    reader.array().map(Hash16)
-}
-
-pub(crate) fn put_optional_hash(out: &mut Vec<u8>, hash: Option<Hash16>) {
-    out.push(u8::from(hash.is_some()));
-    if let Some(hash) = hash {
-        out.extend_from_slice(&hash.0);
-    }
-}
-
-pub(crate) fn optional_hash(reader: &mut Reader<'_>) -> Result<Option<Hash16>, Malformed> {
-    if reader.flag()? {
-        hash(reader).map(Some)
-    } else {
-        Ok(None)
-    }
-}
-
-pub(crate) fn put_hashes(out: &mut Vec<u8>, hashes: &[Hash16]) {
-    put_u64(out, hashes.len() as u64);
-    hashes.iter().for_each(|hash| out.extend_from_slice(&hash.0));
-}
-
-pub(crate) fn hashes(reader: &mut Reader<'_>) -> Result<Vec<Hash16>, Malformed> {
-    let count = reader.count()?;
-    (0..count).map(|_| hash(reader)).collect()
 }

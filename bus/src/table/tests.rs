@@ -32,6 +32,10 @@ impl Base for Keeper {
         None
     }
 
+    fn compact(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn is_spoiled(&self) -> bool {
         false
     }
@@ -41,7 +45,11 @@ impl Base for Keeper {
 /// would sleep and the writer wait for ever.
 #[test]
 fn no_layer_is_handed_over_and_forgotten() {
-    let table = Arc::new(Table::new(Some(Arc::new(Keeper)), Log::in_memory(), 1));
+    let table = Arc::new(Table::new(
+        Some(Arc::new(Keeper)),
+        Log::in_memory(crate::log::Kept::default()),
+        1,
+    ));
     let (done, ended) = channel();
     let (mover, writer) = (table.clone(), table);
     std::thread::spawn(move || mover.move_layers());

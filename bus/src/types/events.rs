@@ -115,6 +115,8 @@ pub struct EventPage {
     pub events: Vec<StoredEvent>,
     /// Where the next read begins.
     pub next: u64,
+    /// The first event of the topic that is kept.
+    pub begin: u64,
     /// The topic's end when this was read: the offset that the next published event will get.
     pub end: u64,
 }

@@ -4,10 +4,20 @@ use std::fmt;
 
 use effectd_contracts::digest::hex;
 use effectd_contracts::{ActionId, ReceiptId, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::codec::Hash16;
 use crate::names::{GroupName, TopicName};
 use crate::types::events::Body;
+
+/// One attempt that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Try {
+    /// When it ended.
+    pub at: Timestamp,
+    /// Why it failed, for people; empty where that can no longer be read.
+    pub error: String,
+}
 
 /// A dead letter that goes with a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +30,8 @@ pub struct NewLetter {
     pub detail: String,
     /// How often it was tried.
     pub attempts: u32,
+    /// The attempts one by one, oldest first. The last [`crate::limits::LETTER_TRIES_MAX`] are stored, sealed.
+    pub tries: Vec<Try>,
     /// The original request, so that it can be tried again. Stored sealed.
     pub payload: Vec<u8>,
 }
@@ -102,6 +114,8 @@ pub struct StoredLetter {
     pub detail: Body,
     /// How often it was tried.
     pub attempts: u32,
+    /// The last attempts one by one, oldest first; empty if they were not told, or can no longer be read.
+    pub tries: Vec<Try>,
     /// The original request or event body.
     pub payload: Body,
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use effectd_bus::conformance::values::{action, claim, completion, group, key, put, sealed_event, topic};
 use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind};
 use effectd_bus::{
-    Admission, Admitted, Expect, GroupOptions, Link, NewLetter, Requeued, Store, StoreError, embedded,
+    Admission, Admitted, Expect, GroupOptions, Keep, Link, NewLetter, Requeued, Retention, Store, StoreError,
+    TopicKeep, TopicName, Turn, embedded,
 };
 use effectd_contracts::{Digest, Status, SystemClock};
 use nix::sys::signal::Signal;
@@ -25,6 +26,7 @@ const ROUND: &str = "EFFECTD_BUS_CHILD_ROUND";
 const STEPS: &str = "EFFECTD_BUS_CHILD_STEPS";
 const SLED: &str = "EFFECTD_BUS_CHILD_SLED";
 const NO_SYNC: &str = "EFFECTD_BUS_CHILD_NO_SYNC";
+const RETAINS: &str = "EFFECTD_BUS_CHILD_RETAINS";
 const OPEN_MS: &str = "EFFECTD_BUS_CHILD_OPEN_MS";
 const WORKERS: usize = 4;
 /// Longest silence of a child that is alive, and longest time that its end may take.
@@ -42,6 +44,8 @@ pub(crate) struct Order {
     pub(crate) sled: bool,
     /// How long the journal may take to open.
     pub(crate) open_max: Option<Duration>,
+    /// Old blocks are let go all the time.
+    pub(crate) retains: bool,
     /// It will be stopped, and must then be heard to the end; its own end is not noticed.
     pub(crate) stops: bool,
 }
@@ -64,6 +68,9 @@ impl Worker {
         }
         if order.sled {
             command.env(SLED, "1");
+        }
+        if order.retains {
+            command.env(RETAINS, "1");
         }
         if order.no_sync {
             command.env(NO_SYNC, "1");
@@ -214,6 +221,7 @@ fn entry() {
         .wait()
         .unwrap();
     say("ready");
+    let retains = std::env::var_os(RETAINS).is_some();
     let workers: Vec<_> = (0..WORKERS)
         .map(|worker| {
             let store = store.clone();
@@ -222,6 +230,7 @@ fn entry() {
                     store.as_ref(),
                     &format!("{round}-{worker}"),
                     steps.unwrap_or(u32::MAX),
+                    retains && worker == 0,
                 )
             })
         })
@@ -238,8 +247,11 @@ fn say(line: &str) {
 }
 
 /// Does a bit of everything, and says each thing when it was answered.
-fn work(store: &dyn Store, name: &str, steps: u32) {
+fn work(store: &dyn Store, name: &str, steps: u32, retains: bool) {
     for step in 0..steps {
+        if retains && step % 5 == 4 {
+            retain(store);
+        }
         let id = format!("{name}-{step}");
         match step % 7 {
             0 | 3 => publish(store, &id, step),
@@ -250,6 +262,26 @@ fn work(store: &dyn Store, name: &str, steps: u32) {
             _ => clear(store, &id, step),
         }
     }
+}
+
+/// Very little is kept, so that something is let go whenever this is asked for. Dead letters, and decisions and events
+/// that are not settled, are kept all the same.
+fn retain(store: &dyn Store) {
+    let keep = Keep {
+        age: None,
+        bytes: Some(4_000),
+    };
+    let topic = |unsettled| TopicKeep { keep, unsettled };
+    let retention = Retention {
+        receipts: keep,
+        letters: None,
+        topics: [("work", true), ("ACTION_DECISION", true)]
+            .map(|(name, unsettled)| (TopicName::new(name).unwrap(), topic(unsettled)))
+            .into(),
+        others: topic(false),
+    };
+    let told = store.retain(&retention, Turn::LetGo).unwrap();
+    say(&format!("retained {} {}", told.blocks, told.moved));
 }
 
 fn publish(store: &dyn Store, id: &str, step: u32) {
@@ -283,8 +315,13 @@ fn exec(store: &dyn Store, id: &str) {
     let found = store
         .lookup(&claim(id, id, "p").space, &key(id), &Digest::of(b"p"))
         .unwrap();
-    let effectd_bus::Lookup::Done { receipt_id } = found else {
-        panic!("{found:?}")
+    let receipt_id = match found {
+        effectd_bus::Lookup::Done { receipt_id } => receipt_id,
+        // It was let go already.
+        effectd_bus::Lookup::Unknown if std::env::var_os(RETAINS).is_some() => return,
+        other @ (effectd_bus::Lookup::Unknown
+        | effectd_bus::Lookup::InFlight { .. }
+        | effectd_bus::Lookup::Conflict) => panic!("{other:?}"),
     };
     let link = Link {
         action_id: action(&twin),
@@ -323,6 +360,7 @@ fn fail(store: &dyn Store, id: &str) {
         code: "timed_out".into(),
         detail: format!("no answer to {id}"),
         attempts: 1,
+        tries: Vec::new(),
         payload: id.as_bytes().to_vec(),
     });
     store.commit(done).wait().unwrap();

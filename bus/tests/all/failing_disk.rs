@@ -44,6 +44,15 @@ impl Journal for Between {
     fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
         self.inner.part(seq, span)
     }
+    fn first(&self) -> u64 {
+        self.inner.first()
+    }
+    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.ground()
+    }
+    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
+        self.inner.stage(seq, ground)
+    }
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
         self.inner.truncate_before(seq)
     }

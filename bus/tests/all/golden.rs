@@ -7,11 +7,12 @@ use effectd_bus::codec::{Hash16, Place, Span};
 use effectd_bus::conformance::values::{action, event, family, group, receipt_id, space, topic};
 use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::fold::{Effects, Fold, When};
+use effectd_bus::ground::Ground;
 use effectd_bus::keys::Checkpoint;
 use effectd_bus::log::leaf_of;
 use effectd_bus::record::{
-    Blob, ClaimRecord, Ending, EventRecord, LeasedRecord, LetterRecord, Payload, ReceiptRecord, Record,
-    SettledRecord,
+    Blob, ClaimRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord, LetterRecord, Payload,
+    ReceiptRecord, Record, SettledRecord,
 };
 use effectd_bus::vault::{Kind, Vault};
 use effectd_bus::{Exhausted, GroupOptions};
@@ -72,6 +73,7 @@ fn letter() -> LetterRecord {
         attempts: 2,
         detail: sealed(b"why"),
         payload: sealed(b"body"),
+        tries: None,
     }
 }
 
@@ -225,7 +227,65 @@ fn records() -> Vec<(&'static str, Record)> {
                 offset: 1,
             },
         ),
+        (
+            "lettered, with attempts",
+            Record::Lettered(LetterRecord {
+                letter: 2,
+                tries: Some(sealed(b"tries")),
+                ..letter()
+            }),
+        ),
+        (
+            "letter moved",
+            Record::LetterMoved {
+                at_ms: 1_700_000_000_000,
+                letter: LetterRecord {
+                    tries: Some(sealed(b"tries")),
+                    ..letter()
+                },
+            },
+        ),
+        (
+            "letter moved, without attempts",
+            Record::LetterMoved {
+                at_ms: 1_700_000_000_000,
+                letter: letter(),
+            },
+        ),
+        (
+            "claimed again",
+            Record::Claimed(ClaimRecord {
+                fence: 2,
+                ..claimed()
+            }),
+        ),
+        (
+            "claim moved",
+            Record::ClaimMoved {
+                fence: 2,
+                intent: sealed(b"intent"),
+            },
+        ),
+        ("event moved", moved()),
+        (
+            "expired",
+            Record::Expired(ExpiredRecord {
+                receipts_begin: 1,
+                epochs_before: 400_000,
+                topics: vec![(topic("t"), 2, true)],
+            }),
+        ),
     ]
+}
+
+fn moved() -> Record {
+    let Record::Published(event) = published(1) else {
+        unreachable!()
+    };
+    Record::EventMoved {
+        at_ms: 1_700_000_000_000,
+        event,
+    }
 }
 
 /// All formats, one a line.
@@ -253,6 +313,25 @@ fn formats() -> String {
     let (block, checksum) = builder.finish();
     writeln!(text, "block: {}", hex(&block)).unwrap();
     writeln!(text, "snapshot: {}", hex(&fold.snapshot(1))).unwrap();
+    let ground = Ground {
+        first: 2,
+        checksum,
+        at_ms: 1_800_000_000_000,
+        snapshot: fold.snapshot(1),
+        index: effects.index.clone(),
+    };
+    let bytes = ground.encode();
+    let read = Ground::decode(&bytes).unwrap();
+    // What is gone is not written.
+    assert_eq!(read.encode(), bytes);
+    assert!(read.index.len() < ground.index.len());
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 2;
+        assert!(Ground::decode(&changed).is_err(), "byte {at}");
+        assert!(Ground::decode(&bytes[..at]).is_err(), "cut at {at}");
+    }
+    writeln!(text, "ground: {}", hex(&bytes)).unwrap();
     writeln!(
         text,
         "checkpoint: {}",
@@ -290,7 +369,7 @@ fn what_was_stored_is_read_back() {
     let header = block::check(&bytes).unwrap();
     assert_eq!(
         (header.seq, header.records, header.at_ms),
-        (1, 22, 1_800_000_000_000)
+        (1, 29, 1_800_000_000_000)
     );
     let read: Vec<Record> = block::records(&bytes).map(|record| record.unwrap().1).collect();
     let mut builder = Builder::new(1, 0, header.at_ms);

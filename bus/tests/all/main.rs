@@ -20,6 +20,7 @@ mod model;
 mod mounts;
 mod power_loss;
 mod rescue;
+mod retention;
 mod secrets;
 mod watchdog;
 mod witness;

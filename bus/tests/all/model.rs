@@ -216,6 +216,7 @@ fn apply(store: &dyn Store, clock: &ManualClock, step: &Step) -> String {
                 code: "c".into(),
                 detail: "d".into(),
                 attempts: 1,
+                tries: Vec::new(),
                 payload: b"request".to_vec(),
             });
             format!("{:?}", store.commit(done).wait())

@@ -15,7 +15,7 @@ const ROUNDS: u32 = 50;
 const CUTS_PER_DISK: u32 = 10;
 
 /// Works on a fresh disk, cuts the power several times, and gives how many of the cuts lost something.
-fn cuts(scratch: &Path, cuts: u32, lines_between: u32, sled: bool, no_sync: bool) -> u32 {
+fn cuts(scratch: &Path, cuts: u32, lines_between: u32, order: Order) -> u32 {
     let image = scratch.join("disk.img");
     let copy = scratch.join("copy.img");
     make_ext4(&image, 192);
@@ -23,13 +23,11 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, sled: bool, no_sync: bool
     let mut worker = Worker::start(
         &disk.path().join("state"),
         &Order {
-            no_sync,
-            sled,
             stops: true,
-            ..Order::default()
+            ..order.clone()
         },
     );
-    let mut witness = Witness::default();
+    let mut witness = Witness::of(order.retains);
     let mut lost = 0;
     for cut in 0..cuts {
         for _ in 0..lines_between + 13 * cut {
@@ -77,8 +75,11 @@ fn nothing_answered_is_lost_when_the_power_fails() {
                 scratch.path(),
                 CUTS_PER_DISK,
                 3 + 17 * disk,
-                disk + 1 == disks,
-                false
+                Order {
+                    sled: disk + 1 == disks,
+                    retains: disk % 2 == 1,
+                    ..Order::default()
+                }
             ),
             0,
             "disk {disk}"
@@ -92,8 +93,12 @@ fn without_the_sync_a_power_failure_loses_what_was_answered() {
         return;
     }
     let scratch = scratch();
+    let no_sync = Order {
+        no_sync: true,
+        ..Order::default()
+    };
     assert!(
-        cuts(scratch.path(), 3, 40, false, true) > 0,
+        cuts(scratch.path(), 3, 40, no_sync) > 0,
         "the simulation does not show what it is meant to show"
     );
 }

@@ -32,6 +32,7 @@ fn fill_in(state: &Path, journal: JournalKind) {
             code: "timed_out".into(),
             detail: "no answer".into(),
             attempts: 1,
+            tries: Vec::new(),
             payload: b"SECRET".to_vec(),
         });
         let waits = [store.publish(

@@ -113,6 +113,7 @@ fn plant(store: &dyn Store) {
         code: "code".into(),
         detail: CANARIES[4].into(),
         attempts: 1,
+        tries: Vec::new(),
         payload: CANARIES[5].as_bytes().to_vec(),
     });
     store.commit(failed).wait().unwrap();

@@ -80,6 +80,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/dlq/{letter}/purge", post(dlq::purge))
         .route("/v1/store", get(store::stats))
         .route("/v1/store/topics/{topic}", get(store::events))
+        .route("/v1/store/retain", post(store::retain))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

@@ -49,6 +49,7 @@ pub(super) async fn with_parts<T: Serialize + Send + 'static>(
 fn refused(error: &StoreError) -> Problem {
     match error {
         StoreError::NotFound { .. } => Problem::of(Kind::LetterUnknown, error.to_string()),
+        StoreError::Dropped { .. } => Problem::of(Kind::Dropped, error.to_string()),
         StoreError::Invalid(_) | StoreError::TooLarge { .. } => {
             Problem::of(Kind::QueryInvalid, error.to_string())
         }

@@ -1,4 +1,4 @@
-//! The store, for operators: what is in it, and its events.
+//! The store, for operators: what is in it, its events, and letting go of what is kept no longer.
 
 use std::sync::Arc;
 
@@ -6,13 +6,14 @@ use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use effectd_actors::{Turn, retention};
 use serde::Deserialize;
 
 use super::{operators, query_invalid};
 use crate::desk::Desk;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-use crate::upkeep::{self, EventList, StoreView};
+use crate::upkeep::{self, EventList, RetainedView, StoreView};
 
 const WHO: &str = "the store is";
 
@@ -20,8 +21,16 @@ const WHO: &str = "the store is";
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct From {
-    /// The first event; without it, the very first.
+    /// The first event; without it, the first that is kept.
     from: Option<u64>,
+}
+
+/// Whether anything is done.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Preview {
+    /// Only say what would be done.
+    preview: bool,
 }
 
 /// What is in the store
@@ -53,6 +62,7 @@ pub(crate) async fn stats(
     responses(
         (status = 200, description = "Some of them, and where to go on", body = EventList),
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "No longer kept; says where the topic begins now", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn events(
@@ -66,6 +76,33 @@ pub(crate) async fn events(
     let Query(query) = query.map_err(|error| query_invalid(&error))?;
     operators::with_parts(&desk, move |parts| {
         upkeep::events(&*parts.store, &topic, query.from)
+    })
+    .await
+}
+
+/// Let go of what is kept no longer
+///
+/// One turn of bounded work; the answer says whether there is more. The daemon does this by itself every hour.
+#[utoipa::path(
+    post,
+    path = "/v1/store/retain",
+    tag = "store",
+    params(Preview),
+    responses(
+        (status = 200, description = "What went, or would go", body = RetainedView),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn retain(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    query: Result<Query<Preview>, QueryRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
+    let turn = if preview { Turn::Preview } else { Turn::LetGo };
+    operators::with_parts(&desk, move |parts| {
+        retention::turn(parts, turn).map(RetainedView::from)
     })
     .await
 }

@@ -68,6 +68,9 @@ fn what_is_let_go_is_given_back_to_the_disk() {
     let journal = open(state.path()).unwrap();
     append(&journal, 1..=100);
     let before = names(&directory(state.path())).unwrap().len();
+    assert!(journal.truncate_before(85).is_err(), "it would stand on nothing");
+    journal.stage(85, b"ground").unwrap();
+    assert_eq!(journal.bounds(), Ok(Some((1, 100))));
     journal.truncate_before(85).unwrap();
     assert_eq!(journal.bounds(), Ok(Some((85, 100))));
     assert_eq!(journal.block(84), Err(missing(84)));
@@ -75,7 +78,12 @@ fn what_is_let_go_is_given_back_to_the_disk() {
     drop(journal);
     let journal = open(state.path()).unwrap();
     assert_eq!(seen(&journal), (85..=100).collect::<Vec<_>>());
-    journal.truncate_before(u64::MAX).unwrap();
+    assert_eq!(
+        (journal.first(), journal.ground()),
+        (85, Ok(Some(b"ground".to_vec())))
+    );
+    journal.stage(101, b"other").unwrap();
+    journal.truncate_before(101).unwrap();
     assert_eq!(journal.bounds(), Ok(None));
     append(&journal, 101..=102);
     drop(journal);

@@ -1,0 +1,308 @@
+//! What is kept how long, and what becomes of those who ask for more.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use effectd_contracts::{Digest, Status};
+
+use super::values::{
+    action, claim, completion, event, family, group, key, letter, put, receipt_id, sealed_event, topic,
+};
+use super::{Bench, Case};
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::types::claims::{ClaimAnswer, Lookup};
+use crate::types::families::Expect;
+use crate::types::groups::SeekTo;
+use crate::types::receipts::{Order, ReceiptQuery};
+use crate::types::retention::{Keep, Retained, Retention, TopicKeep, Turn};
+
+pub(super) const CASES: &[Case] = &[
+    (
+        "after its time a receipt is gone with its key, and its dead letter is still there",
+        receipts_go_before_letters,
+    ),
+    (
+        "what is alive among old blocks is written forward",
+        the_living_are_written_forward,
+    ),
+    (
+        "a group that was left behind is told where its topic begins",
+        who_is_behind_is_told,
+    ),
+    ("what is too much goes, the oldest first", the_oldest_goes_first),
+    ("nothing goes before its time", nothing_goes_before_its_time),
+];
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Takes turns until there is no more to let go; the sums of what was told.
+pub fn retain_all(store: &dyn Store, retention: &Retention) -> Retained {
+    let mut all = Retained::default();
+    for _ in 0..10_000 {
+        let told = store.retain(retention, Turn::LetGo).unwrap();
+        all.receipts += told.receipts;
+        all.letters += told.letters;
+        all.moved += told.moved;
+        all.blocks += told.blocks;
+        all.bytes += told.bytes;
+        for (topic, count) in told.events {
+            *all.events.entry(topic).or_default() += count;
+        }
+        if !told.more {
+            return all;
+        }
+    }
+    panic!("retention does not come to an end");
+}
+
+/// Carries out an action.
+fn exec(store: &dyn Store, name: &str) {
+    let claim = claim(name, name, "p");
+    let ClaimAnswer::New { fence } = store.claim(claim.clone()).wait().unwrap() else {
+        panic!("{name} is not new");
+    };
+    store
+        .commit(completion(&claim, Status::Ok, Some(fence)))
+        .wait()
+        .unwrap();
+}
+
+fn fail(store: &dyn Store, name: &str) {
+    let mut done = completion(&claim(name, name, "p"), Status::Error, None);
+    done.letter = Some(letter(name));
+    store.commit(done).wait().unwrap();
+}
+
+fn receipts_go_before_letters(bench: &mut Bench<'_>) {
+    let retention = Retention::default();
+    exec(&*bench.store, "old");
+    fail(&*bench.store, "failed");
+    bench.advance(181 * DAY);
+    exec(&*bench.store, "new");
+    let told = bench.store.retain(&retention, Turn::Preview).unwrap();
+    assert_eq!((told.receipts, told.letters, told.blocks), (2, 0, 0));
+    assert!(bench.store.receipt_of(&action("old")).unwrap().is_some());
+    let told = retain_all(&*bench.store, &retention);
+    assert_eq!((told.receipts, told.letters), (2, 0));
+    assert!(told.blocks >= 3 && told.bytes > 0, "{told:?}");
+    for reopened in [false, true] {
+        if reopened {
+            bench.reopen();
+        }
+        let store = &*bench.store;
+        for old in ["old", "failed"] {
+            assert_eq!(store.receipt_of(&action(old)).unwrap(), None);
+            assert_eq!(
+                store.receipt(&receipt_id(&format!("receipt-{old}"))).unwrap(),
+                None
+            );
+        }
+        assert!(store.receipt_of(&action("new")).unwrap().is_some());
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            let tool_id = store
+                .receipt_of(&action("new"))
+                .unwrap()
+                .map(|receipt| receipt.tool_id);
+            for tool_id in [None, tool_id] {
+                let query = ReceiptQuery {
+                    order,
+                    tool_id,
+                    limit: 10,
+                    ..ReceiptQuery::default()
+                };
+                let page = store.receipts(&query).unwrap();
+                let found: Vec<_> = page.receipts.iter().map(|receipt| receipt.ordinal).collect();
+                assert_eq!((found, page.cursor), (vec![2], None));
+            }
+        }
+        let letters = store.letters(None, 0, 10).unwrap().letters;
+        assert_eq!(letters.len(), 1);
+        assert_eq!(letters[0].payload.bytes(), Some(&b"failed"[..]));
+        let space = claim("old", "old", "p").space;
+        let found = store.lookup(&space, &key("old"), &Digest::of(b"p")).unwrap();
+        assert_eq!(found, Lookup::Unknown, "a key holds as long as its receipt");
+    }
+    // It can be done again, and letters go in their own time.
+    exec(&*bench.store, "old");
+    bench.advance(600 * DAY);
+    let told = retain_all(&*bench.store, &retention);
+    assert_eq!(told.letters, 1);
+    assert!(bench.store.letters(None, 0, 10).unwrap().letters.is_empty());
+}
+
+fn the_living_are_written_forward(bench: &mut Bench<'_>) {
+    let decisions = topic("ACTION_DECISION");
+    let store = bench.store.clone();
+    for n in 0..3 {
+        let name = format!("decision-{n}");
+        store
+            .publish(&decisions, vec![sealed_event(&name, &name, name.as_bytes())])
+            .wait()
+            .unwrap();
+    }
+    let leased = store
+        .lease(&decisions, &group("pipeline"), 3, Duration::from_secs(60))
+        .wait()
+        .unwrap();
+    store.ack(leased.deliveries[0].lease_id).wait().unwrap();
+    store.ack(leased.deliveries[2].lease_id).wait().unwrap();
+    let open = store.claim(claim("open", "open", "p")).wait().unwrap();
+    assert!(matches!(open, ClaimAnswer::New { .. }), "{open:?}");
+    store
+        .change(put("held", "h", Expect::Absent, "value"))
+        .wait()
+        .unwrap();
+    fail(&*store, "failed");
+    (0..20).for_each(|n| exec(&*store, &format!("done-{n}")));
+    for years in 0..3 {
+        bench.advance(200 * DAY);
+        exec(&*bench.store, &format!("later-{years}"));
+        let told = retain_all(&*bench.store, &Retention::default());
+        assert!(told.blocks > 0, "{told:?}");
+        assert_eq!(
+            told.moved, 4,
+            "the decision, the intent, the entry and the letter"
+        );
+        if years == 1 {
+            bench.reopen();
+        }
+        let store = &*bench.store;
+        let found = store.read(&decisions, 1, 5).unwrap();
+        assert_eq!((found.events.len(), found.next, found.begin), (1, 2, 3));
+        assert_eq!(found.events[0].body.bytes(), Some(&b"decision-1"[..]));
+        assert_eq!(
+            store.published(&decisions, &found.events[0].event_id).unwrap(),
+            Some(1)
+        );
+        let intents = store.open_intents(None, 10).wait().unwrap();
+        assert_eq!(intents.len(), 1);
+        assert!(intents[0].intent.bytes().is_some());
+        let entry = store.entry(&family("held"), "h").unwrap().unwrap();
+        assert_eq!((entry.version, entry.value.bytes()), (0, Some(&b"value"[..])));
+        assert_eq!(store.letters(None, 0, 10).unwrap().letters.len(), 1);
+    }
+    // It is delivered again, and once it is settled nobody keeps it any longer.
+    let leased = bench
+        .store
+        .lease(&decisions, &group("pipeline"), 9, Duration::from_secs(60))
+        .wait()
+        .unwrap();
+    assert_eq!(leased.deliveries.len(), 1);
+    assert_eq!(leased.deliveries[0].offset, 1);
+    bench.store.ack(leased.deliveries[0].lease_id).wait().unwrap();
+    bench.advance(200 * DAY);
+    exec(&*bench.store, "last");
+    let told = retain_all(&*bench.store, &Retention::default());
+    // The letter has expired by now, too.
+    assert_eq!((told.moved, told.letters), (2, 1), "the intent and the entry");
+    let gone = bench.store.read(&decisions, 1, 5).unwrap_err();
+    assert!(matches!(gone, StoreError::Dropped { begins: 3, .. }), "{gone}");
+}
+
+fn who_is_behind_is_told(bench: &mut Bench<'_>) {
+    let learned = topic("learned");
+    let publish = |store: &dyn Store, name: &str| {
+        let published = store.publish(&learned, vec![event(name)]).wait().unwrap();
+        published[0].offset
+    };
+    (0..5).for_each(|n| assert_eq!(publish(&*bench.store, &format!("old-{n}")), n));
+    let take = |store: &dyn Store, max| {
+        store
+            .lease(&learned, &group("learner"), max, Duration::from_secs(60))
+            .wait()
+    };
+    let leased = take(&*bench.store, 2).unwrap();
+    bench.store.ack(leased.deliveries[0].lease_id).wait().unwrap();
+    bench.advance(181 * DAY);
+    assert_eq!(publish(&*bench.store, "new"), 5);
+    let told = retain_all(&*bench.store, &Retention::default());
+    assert_eq!(told.events.get(&learned), Some(&5));
+    let dropped = StoreError::Dropped {
+        topic: learned.clone(),
+        begins: 5,
+    };
+    for reopened in [false, true] {
+        if reopened {
+            bench.reopen();
+        }
+        let store = &*bench.store;
+        assert_eq!(take(store, 5).unwrap_err(), dropped, "it is not skipped silently");
+        assert_eq!(store.read(&learned, 0, 5).unwrap_err(), dropped);
+        assert!(dropped.to_string().contains("before offset 5"), "{dropped}");
+        let seek = |to| store.seek(&learned, &group("learner"), to).wait();
+        assert_eq!(seek(SeekTo::Offset(3)).unwrap_err(), dropped);
+        assert_eq!(store.offset_at(&learned, super::values::moment()).unwrap(), 5);
+    }
+    let start = bench
+        .store
+        .seek(&learned, &group("learner"), SeekTo::Start)
+        .wait();
+    assert_eq!(start.unwrap(), 5);
+    let leased = take(&*bench.store, 5).unwrap();
+    assert_eq!(leased.deliveries.len(), 1);
+    assert_eq!(leased.deliveries[0].offset, 5);
+    // A group that nobody has named before begins where the topic does, and an old id may be used again.
+    let other = bench
+        .store
+        .lease(&learned, &group("other"), 5, Duration::from_secs(60));
+    assert_eq!(other.wait().unwrap().deliveries[0].offset, 5);
+    assert_eq!(publish(&*bench.store, "old-0"), 6);
+    assert_eq!(publish(&*bench.store, "new"), 5);
+}
+
+fn the_oldest_goes_first(bench: &mut Bench<'_>) {
+    let keep = |bytes| Keep {
+        age: None,
+        bytes: Some(bytes),
+    };
+    (0..40).for_each(|n| exec(&*bench.store, &format!("a-{n}")));
+    let others = TopicKeep {
+        keep: keep(2_000),
+        unsettled: false,
+    };
+    let retention = Retention {
+        receipts: keep(3_000),
+        letters: None,
+        topics: BTreeMap::new(),
+        others,
+    };
+    let told = retain_all(&*bench.store, &retention);
+    assert!((20..40).contains(&told.receipts), "{told:?}");
+    let query = ReceiptQuery {
+        limit: 100,
+        ..ReceiptQuery::default()
+    };
+    let left = bench.store.receipts(&query).unwrap().receipts;
+    assert_eq!(left.len() as u64, 40 - told.receipts);
+    assert_eq!(left.last().unwrap().ordinal, 39);
+    assert_eq!(left[0].ordinal, told.receipts);
+    assert_eq!(retain_all(&*bench.store, &retention).receipts, 0);
+}
+
+/// Receipts, events and letters that went.
+fn what(told: &Retained) -> (u64, usize, u64) {
+    (told.receipts, told.events.len(), told.letters)
+}
+
+fn nothing_goes_before_its_time(bench: &mut Bench<'_>) {
+    exec(&*bench.store, "a");
+    fail(&*bench.store, "b");
+    bench.advance(179 * DAY);
+    let told = retain_all(&*bench.store, &Retention::default());
+    assert_eq!(what(&told), (0, 0, 0));
+    bench.reopen();
+    assert!(bench.store.receipt_of(&action("a")).unwrap().is_some());
+    let for_ever = Retention {
+        receipts: Keep::default(),
+        letters: None,
+        topics: BTreeMap::new(),
+        others: TopicKeep {
+            keep: Keep::default(),
+            unsettled: false,
+        },
+    };
+    bench.advance(10_000 * DAY);
+    assert_eq!(what(&retain_all(&*bench.store, &for_ever)), (0, 0, 0));
+    assert!(bench.store.receipt_of(&action("a")).unwrap().is_some());
+}

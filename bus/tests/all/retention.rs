@@ -1,0 +1,224 @@
+//! Retention on a real disk: room is given back, check and rebuild hold, and years pass without growth.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::conformance::retention::retain_all;
+use effectd_bus::conformance::values::{
+    action, claim, completion, family, group, letter, put, sealed_event, topic,
+};
+use effectd_bus::embedded::{JournalKind, rescue};
+use effectd_bus::{Admission, Admitted, Expect, LocalStore, Retention, Store, Turn, embedded};
+use effectd_contracts::{Clock, ManualClock, Status, Timestamp};
+
+use crate::child::config;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()))
+}
+
+/// What the files below a directory take on disk.
+fn blocks_of(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let sizes = entries.map(|entry| {
+        let metadata = entry.metadata().unwrap();
+        if metadata.is_dir() {
+            blocks_of(&entry.path())
+        } else {
+            metadata.blocks() * 512
+        }
+    });
+    sizes.sum()
+}
+
+/// A decision that is carried out, as the pipeline does it.
+fn exec(store: &LocalStore, name: &str) {
+    let admission = Admission {
+        topic: topic("ACTION_DECISION"),
+        group: group("pipeline"),
+        ttl: Duration::from_secs(60),
+        event: sealed_event(&format!("decision-{name}"), name, &[b'x'; 700]),
+        claim: claim(name, name, "p"),
+    };
+    let Admitted::Granted { fence, lease_id, .. } = store.admit(admission).wait().unwrap() else {
+        panic!("{name} is not admitted");
+    };
+    let mut done = completion(&claim(name, name, "p"), Status::Ok, Some(fence));
+    done.leases = vec![lease_id];
+    store.commit(done).wait().unwrap();
+}
+
+fn fail(store: &LocalStore, name: &str) {
+    let mut done = completion(&claim(name, name, "p"), Status::Error, None);
+    done.letter = Some(letter(name));
+    store.commit(done).wait().unwrap();
+}
+
+#[test]
+fn the_disk_gets_its_room_back_and_check_and_rebuild_hold() {
+    for journal in [JournalKind::Segments, JournalKind::Sled] {
+        let state = tempfile::tempdir().unwrap();
+        let clock = clock();
+        let mut config = config(state.path());
+        config.journal = journal;
+        let open = || embedded::open(config.clone(), clock.clone()).unwrap();
+        let store = open();
+        (0..400).for_each(|n| exec(&store, &format!("old-{n}")));
+        fail(&store, "failed");
+        store
+            .change(put("kept", "k", Expect::Absent, "v"))
+            .wait()
+            .unwrap();
+        let full = blocks_of(&state.path().join("journal")) + blocks_of(&state.path().join("index"));
+        clock.advance(181 * DAY);
+        (0..10).for_each(|n| exec(&store, &format!("new-{n}")));
+        let told = retain_all(&store, &Retention::default());
+        assert_eq!((told.receipts, told.letters, told.moved), (401, 0, 2));
+        store.audit().wait().unwrap();
+        store.close().unwrap();
+        if journal == JournalKind::Segments {
+            let left = blocks_of(&state.path().join("journal")) + blocks_of(&state.path().join("index"));
+            assert!(left * 5 < full, "{left} of {full} bytes are left");
+        }
+        let checked = rescue::check(&config, &*clock).unwrap();
+        assert_eq!((checked.problems, checked.behind), (Vec::<String>::new(), 0));
+        let rebuilt = rescue::rebuild(&config, &*clock).unwrap();
+        assert!(rebuilt.same, "the index made anew is the old one");
+        let store = open();
+        store.audit().wait().unwrap();
+        assert!(store.receipt_of(&action("new-3")).unwrap().is_some());
+        assert_eq!(store.receipt_of(&action("old-3")).unwrap(), None);
+        assert_eq!(store.letters(None, 0, 9).unwrap().letters.len(), 1);
+        assert!(store.entry(&family("kept"), "k").unwrap().is_some());
+        exec(&store, "old-3");
+        store.close().unwrap();
+        // Without its index, the journal alone says the same.
+        std::fs::remove_dir_all(state.path().join("index")).unwrap();
+        let store = open();
+        store.audit().wait().unwrap();
+        assert!(store.receipt_of(&action("old-3")).unwrap().is_some());
+        assert_eq!(store.letters(None, 0, 9).unwrap().letters.len(), 1);
+        // What was let go on purpose is not missing.
+        store.close().unwrap();
+        let into = state.path().join("salvaged");
+        let salvaged = embedded::salvage::salvage(&config, &into).unwrap();
+        assert_eq!((salvaged.missing_blocks, salvaged.letters), (0, 1));
+        // A file that is not let go as a whole may hold some more.
+        assert!(salvaged.receipts >= 11, "{salvaged:?}");
+    }
+}
+
+#[test]
+fn a_ground_that_was_changed_is_found() {
+    let state = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let store = embedded::open(config(state.path()), clock.clone()).unwrap();
+    (0..50).for_each(|n| exec(&store, &format!("old-{n}")));
+    clock.advance(181 * DAY);
+    exec(&store, "new");
+    assert!(retain_all(&store, &Retention::default()).blocks > 0);
+    store.close().unwrap();
+    let journal = state.path().join("journal/segments");
+    let is_ground = |path: &Path| path.extension().is_some_and(|ending| ending == "ground");
+    let files = std::fs::read_dir(&journal)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let grounds: Vec<_> = files.filter(|path| is_ground(path)).collect();
+    assert_eq!(grounds.len(), 1, "only the one that counts is left");
+    let whole = std::fs::read(&grounds[0]).unwrap();
+    std::fs::remove_dir_all(state.path().join("index")).unwrap();
+    for at in [0, whole.len() / 2, whole.len() - 1] {
+        let mut changed = whole.clone();
+        changed[at] ^= 1;
+        std::fs::write(&grounds[0], changed).unwrap();
+        let refused = embedded::open(config(state.path()), clock.clone()).unwrap_err();
+        assert!(refused.to_string().contains("stands on"), "{refused}");
+    }
+    std::fs::write(&grounds[0], whole).unwrap();
+    let store = embedded::open(config(state.path()), clock).unwrap();
+    assert!(store.receipt_of(&action("new")).unwrap().is_some());
+}
+
+#[test]
+fn years_go_by_and_nothing_grows() {
+    let state = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let open = || embedded::open(config(state.path()), clock.clone()).unwrap();
+    let mut store = open();
+    let mut sizes = Vec::new();
+    // Twelve years of 30 days' turns. An action under way and a letter are always there.
+    for month in 0..144 {
+        for n in 0..8 {
+            exec(&store, &format!("{month}-{n}"));
+        }
+        if month % 6 == 0 {
+            fail(&store, &format!("failed-{month}"));
+        }
+        clock.advance(30 * DAY);
+        store.close_epochs(clock.now()).wait().unwrap();
+        retain_all(&store, &Retention::default());
+        if month % 48 == 17 {
+            store.close().unwrap();
+            store = open();
+        }
+        if month % 12 == 11 {
+            let parts = ["journal", "index", "keys", "bus"].map(|name| blocks_of(&state.path().join(name)));
+            sizes.push(parts.iter().sum::<u64>());
+        }
+    }
+    // Six months of receipts and two years of letters are kept, whatever the year.
+    let (early, late) = (sizes[2], *sizes.iter().skip(9).max().unwrap());
+    assert!(late <= early * 3 / 2, "{sizes:?}");
+    assert!(late < 1 << 20, "{sizes:?}");
+    let letters = store.letters(None, 0, 100).unwrap().letters;
+    assert_eq!(letters.len(), 4, "those of the last 730 days");
+    assert!(letters.iter().all(|letter| letter.payload.bytes().is_some()));
+    let told = store.retain(&Retention::default(), Turn::Preview).unwrap();
+    assert_eq!((told.receipts, told.letters), (0, 0));
+    store.audit().wait().unwrap();
+    store.close().unwrap();
+    let checked = rescue::check(&config(state.path()), &*clock).unwrap();
+    assert_eq!(checked.problems, Vec::<String>::new());
+}
+
+#[test]
+fn the_hashes_of_what_was_let_go_are_checked_and_missed() {
+    let state = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let config = config(state.path());
+    let store = embedded::open(config.clone(), clock.clone()).unwrap();
+    (0..300).for_each(|n| exec(&store, &format!("old-{n}")));
+    clock.advance(181 * DAY);
+    exec(&store, "new");
+    retain_all(&store, &Retention::default());
+    let root = store.log().unwrap().root;
+    store.close().unwrap();
+    let problems = || rescue::check(&config, &*clock).unwrap().problems;
+    assert_eq!(problems(), Vec::<String>::new());
+    for (level, hash) in [("level-0", 3), ("level-0", 300), ("level-1", 1)] {
+        let path = state.path().join("log").join(level);
+        let whole = std::fs::read(&path).unwrap();
+        let mut changed = whole.clone();
+        changed[hash * 32] ^= 1;
+        std::fs::write(&path, changed).unwrap();
+        let found = problems();
+        assert!(
+            found.len() == 1 && found[0].contains("of the log"),
+            "{level} {hash}: {found:?}"
+        );
+        std::fs::write(&path, whole).unwrap();
+    }
+    // Without its index it is made anew, on the hashes that are there.
+    std::fs::remove_dir_all(state.path().join("index")).unwrap();
+    let store = embedded::open(config.clone(), clock.clone()).unwrap();
+    assert_eq!(store.log().unwrap().root, root);
+    store.close().unwrap();
+    // Without the hashes nothing could be proved any more: that is said, not passed over.
+    std::fs::remove_dir_all(state.path().join("log")).unwrap();
+    let refused = embedded::open(config, clock).unwrap_err();
+    assert!(refused.to_string().contains("the hashes of the log"), "{refused}");
+}
