@@ -6,6 +6,7 @@
 
 mod audit;
 mod drafts;
+mod letters;
 mod log;
 mod mirror;
 mod queries;

@@ -4,10 +4,10 @@
 //! sees it at once; when enough is gathered, a second thread moves the whole layer into the base. Each change is absolute, so that a layer may be moved
 //! twice (after a crash, from the journal) and the index is the same.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+mod layer;
+
+use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -20,6 +20,7 @@ use crate::limits::{
     FAMILY_KEY_BYTES_MAX, INDEX_GATHER_BLOCKS, INDEX_GATHER_BYTES, INDEX_LAG_MAX, NAME_BYTES_MAX,
 };
 use crate::log::Log;
+pub use layer::{Cell, Layer, unite};
 
 /// Longest key of the index: a family's entry.
 const KEY_BYTES_MAX: usize = 2 + NAME_BYTES_MAX + FAMILY_KEY_BYTES_MAX;
@@ -52,118 +53,6 @@ impl Hasher for AsItIs {
 
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
-    }
-}
-
-/// What a layer says about a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cell {
-    /// It has this value.
-    Put(Vec<u8>),
-    /// It is gone.
-    Delete,
-    /// These bytes, in order and each once, are in it beside those that older layers say.
-    Union(Vec<u8>),
-}
-
-/// Changes by key.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Layer {
-    cells: BTreeMap<Vec<u8>, Cell>,
-}
-
-impl Layer {
-    /// The key has this value from now on.
-    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.set(key, Cell::Put(value));
-    }
-
-    /// A number joins its bucket.
-    pub fn post(&mut self, (key, member): (Vec<u8>, u8)) {
-        self.set(key, Cell::Union(vec![member]));
-    }
-
-    /// Joins what is said about the key.
-    pub fn set(&mut self, key: Vec<u8>, cell: Cell) {
-        match self.cells.entry(key) {
-            Entry::Vacant(vacant) => drop(vacant.insert(cell)),
-            Entry::Occupied(mut occupied) => match (occupied.get_mut(), cell) {
-                (Cell::Union(old), Cell::Union(new)) => unite(old, &new),
-                (old, new) => *old = new,
-            },
-        }
-    }
-
-    /// Joins a newer layer.
-    pub fn extend(&mut self, newer: Layer) {
-        newer
-            .cells
-            .into_iter()
-            .for_each(|(key, cell)| self.set(key, cell));
-    }
-
-    /// Takes out what it says about a key.
-    pub fn take(&mut self, key: &[u8]) -> Option<Cell> {
-        self.cells.remove(key)
-    }
-
-    /// Whether it gives a value to some key from `from` on and before `end`.
-    pub fn has_between(&self, from: &[u8], end: &[u8]) -> bool {
-        let bounds = (Bound::Included(from), Bound::Excluded(end));
-        let mut found = self.cells.range::<[u8], _>(bounds);
-        found.any(|(_, cell)| *cell != Cell::Delete)
-    }
-
-    /// The keys that it says are gone.
-    fn deleted(&self) -> Vec<Vec<u8>> {
-        let gone = self.cells.iter().filter(|(_, cell)| **cell == Cell::Delete);
-        gone.map(|(key, _)| key.clone()).collect()
-    }
-
-    /// How many keys it speaks of.
-    pub fn len(&self) -> usize {
-        self.cells.len()
-    }
-
-    /// Whether it speaks of nothing.
-    pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
-    }
-
-    /// What it says, by key.
-    pub fn cells(&self) -> &BTreeMap<Vec<u8>, Cell> {
-        &self.cells
-    }
-
-    fn next(&self, from: &[u8], end: &[u8]) -> Option<&[u8]> {
-        if from >= end {
-            return None;
-        }
-        let bounds = (Bound::Included(from), Bound::Excluded(end));
-        self.cells
-            .range::<[u8], _>(bounds)
-            .next()
-            .map(|(key, _)| key.as_slice())
-    }
-
-    fn previous(&self, start: &[u8], to: &[u8]) -> Option<&[u8]> {
-        if start > to {
-            return None;
-        }
-        let bounds = (Bound::Included(start), Bound::Included(to));
-        self.cells
-            .range::<[u8], _>(bounds)
-            .next_back()
-            .map(|(key, _)| key.as_slice())
-    }
-}
-
-/// Adds bytes to a set of bytes in order.
-pub fn unite(set: &mut Vec<u8>, more: &[u8]) {
-    for byte in more {
-        if let Err(at) = set.binary_search(byte) {
-            set.insert(at, *byte);
-        }
     }
 }
 
@@ -300,7 +189,7 @@ impl Table {
         } = &mut *recent;
         active_hashes
             .0
-            .extend(layer.cells.keys().map(|key| filter::hash(key)));
+            .extend(layer.cells().keys().map(|key| filter::hash(key)));
         // Where nothing is older, what is gone need not be said.
         let gone = if recent_is_all {
             layer.deleted()
@@ -575,7 +464,7 @@ fn get<'a>(
 ) -> Result<Option<Vec<u8>>, StoreError> {
     let mut members: Option<Vec<u8>> = None;
     for layer in layers {
-        match layer.cells.get(key) {
+        match layer.cells().get(key) {
             None => {}
             Some(Cell::Put(value)) => return Ok(Some(value.clone())),
             Some(Cell::Delete) => return Ok(members),

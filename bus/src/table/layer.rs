@@ -1,0 +1,117 @@
+//! A layer: what some blocks changed in the index, by key.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
+
+/// What a layer says about a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cell {
+    /// It has this value.
+    Put(Vec<u8>),
+    /// It is gone.
+    Delete,
+    /// These bytes, in order and each once, are in it beside those that older layers say.
+    Union(Vec<u8>),
+}
+
+/// Changes by key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Layer {
+    cells: BTreeMap<Vec<u8>, Cell>,
+}
+
+impl Layer {
+    /// The key has this value from now on.
+    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.set(key, Cell::Put(value));
+    }
+
+    /// A number joins its bucket.
+    pub fn post(&mut self, (key, member): (Vec<u8>, u8)) {
+        self.set(key, Cell::Union(vec![member]));
+    }
+
+    /// Joins what is said about the key.
+    pub fn set(&mut self, key: Vec<u8>, cell: Cell) {
+        match self.cells.entry(key) {
+            Entry::Vacant(vacant) => drop(vacant.insert(cell)),
+            Entry::Occupied(mut occupied) => match (occupied.get_mut(), cell) {
+                (Cell::Union(old), Cell::Union(new)) => unite(old, &new),
+                (old, new) => *old = new,
+            },
+        }
+    }
+
+    /// Joins a newer layer.
+    pub fn extend(&mut self, newer: Layer) {
+        newer
+            .cells
+            .into_iter()
+            .for_each(|(key, cell)| self.set(key, cell));
+    }
+
+    /// Takes out what it says about a key.
+    pub fn take(&mut self, key: &[u8]) -> Option<Cell> {
+        self.cells.remove(key)
+    }
+
+    /// Whether it gives a value to some key from `from` on and before `end`.
+    pub fn has_between(&self, from: &[u8], end: &[u8]) -> bool {
+        let bounds = (Bound::Included(from), Bound::Excluded(end));
+        let mut found = self.cells.range::<[u8], _>(bounds);
+        found.any(|(_, cell)| *cell != Cell::Delete)
+    }
+
+    /// The keys that it says are gone.
+    pub(super) fn deleted(&self) -> Vec<Vec<u8>> {
+        let gone = self.cells.iter().filter(|(_, cell)| **cell == Cell::Delete);
+        gone.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// How many keys it speaks of.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Whether it speaks of nothing.
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// What it says, by key.
+    pub fn cells(&self) -> &BTreeMap<Vec<u8>, Cell> {
+        &self.cells
+    }
+
+    pub(super) fn next(&self, from: &[u8], end: &[u8]) -> Option<&[u8]> {
+        if from >= end {
+            return None;
+        }
+        let bounds = (Bound::Included(from), Bound::Excluded(end));
+        self.cells
+            .range::<[u8], _>(bounds)
+            .next()
+            .map(|(key, _)| key.as_slice())
+    }
+
+    pub(super) fn previous(&self, start: &[u8], to: &[u8]) -> Option<&[u8]> {
+        if start > to {
+            return None;
+        }
+        let bounds = (Bound::Included(start), Bound::Included(to));
+        self.cells
+            .range::<[u8], _>(bounds)
+            .next_back()
+            .map(|(key, _)| key.as_slice())
+    }
+}
+
+/// Adds bytes to a set of bytes in order.
+pub fn unite(set: &mut Vec<u8>, more: &[u8]) {
+    for byte in more {
+        if let Err(at) = set.binary_search(byte) {
+            set.insert(at, *byte);
+        }
+    }
+}
