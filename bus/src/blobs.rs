@@ -2,7 +2,11 @@
 //!
 //! Each blob is a file of its own, named by a keyed digest that whoever stores it has made, so that equal content of one
 //! space is kept once. It is sealed under a key of its own, which lies in the file's head under the blobs' key: to destroy
-//! a blob, its head is overwritten. Every space has a quota, and what was stored longest ago goes first.
+//! a blob, its head is overwritten. Every space has a quota, and what was stored longest ago goes first. How a blob lies in
+//! its file stands in `sealed.rs`; those that come and go in pieces are in `stream.rs`.
+
+mod sealed;
+mod stream;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -12,20 +16,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use chacha20poly1305::aead::{Aead, KeyInit, Payload};
-use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use chacha20poly1305::XChaCha20Poly1305;
+use chacha20poly1305::aead::KeyInit;
 use effectd_contracts::{Digest, SpaceId, Timestamp};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
-use crate::limits::{BLOB_BYTES_MAX, BLOBS_PER_SHELF_MAX};
+use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
+use sealed::{HEAD_BYTES, seal_whole, sealed_bytes};
+pub use stream::{BlobReader, BlobWriter};
 
-const MARK: &[u8] = b"effectd blob 1\n";
-const NONCE_BYTES: usize = 24;
-const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
-/// What a sealed blob takes beside its content.
-const SEALED_MORE_BYTES: u64 = (MARK.len() + WRAPPED_BYTES + NONCE_BYTES + 16) as u64;
 const DRAFT: &str = "draft-";
 
 /// What blobs are for. Each has its own quota, so that long outputs do not take the room of what can be undone.
@@ -145,14 +146,13 @@ impl Blobs {
     /// Stores bytes under a name of 64 hex digits; durable when it returns. What is there already is not written again.
     pub fn put(&self, shelf_of: Shelf, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
         check_name(name)?;
-        let size = content.len() as u64;
-        let max = self.quota_bytes.min(BLOB_BYTES_MAX);
+        let (size, max) = (content.len() as u64, self.bytes_max());
         if size > max {
             return Err(BlobError::TooLarge { size, max });
         }
         let folder = self.folder(shelf_of, space);
         let shelf = self.shelf(&folder)?;
-        let bytes = size + SEALED_MORE_BYTES;
+        let bytes = sealed_bytes(size);
         {
             let mut known = lock(&shelf);
             if known.by_name.contains_key(name) && touch(&folder.join(name)).is_ok() {
@@ -164,7 +164,7 @@ impl Blobs {
             known.coming += bytes;
         }
         // Not under the lock: those who wait for the disk at once wait once.
-        let sealed = self.seal(&context(shelf_of, space, name), content);
+        let sealed = seal_whole(&self.cipher, &context(shelf_of, space, name), content);
         let written = sealed.and_then(|sealed| write(&folder, name, &sealed));
         let mut known = lock(&shelf);
         known.coming -= bytes;
@@ -175,11 +175,13 @@ impl Blobs {
 
     /// Destroys what was stored longest ago until there is room.
     fn make_room(&self, known: &mut Known, folder: &Path, bytes: u64) -> Result<(), BlobError> {
-        while known.bytes + known.coming + bytes > self.quota_bytes.saturating_add(SEALED_MORE_BYTES)
+        // A content of the whole quota has its place, with all that sealing adds.
+        while known.bytes + known.coming + bytes > sealed_bytes(self.quota_bytes)
             || known.by_name.len() >= BLOBS_PER_SHELF_MAX.get()
         {
+            // All that is there is being written, and there is no room for more beside it.
             let Some((_, oldest)) = known.by_age.first_key_value() else {
-                break;
+                return Err(BlobError::Full);
             };
             let oldest = oldest.clone();
             destroy(&folder.join(&oldest))?;
@@ -193,17 +195,37 @@ impl Blobs {
         check_name(name).is_ok() && self.folder(shelf, space).join(name).is_file()
     }
 
-    /// The bytes that were stored under a name.
-    pub fn get(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<Vec<u8>, BlobError> {
+    /// Whether a blob is there; if it is, it counts as stored now, and so does not make room for others soon.
+    pub fn renew(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<bool, BlobError> {
         check_name(name)?;
-        let path = self.folder(shelf, space).join(name);
-        match fs::metadata(&path) {
-            Ok(meta) if meta.len() > BLOB_BYTES_MAX + 4_096 => return Err(BlobError::Damaged),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
-            Err(error) => return Err(error.into()),
+        let folder = self.folder(shelf, space);
+        let known = self.shelf(&folder)?;
+        let mut known = lock(&known);
+        let there = known.by_name.get(name).map(|(_, bytes)| *bytes);
+        let there = there.filter(|_| touch(&folder.join(name)).is_ok());
+        if let Some(bytes) = there {
+            known.add(name, bytes);
         }
-        self.open(&context(shelf, space, name), &fs::read(path)?)
+        Ok(there.is_some())
+    }
+
+    /// The bytes that were stored under a name, if they are few enough to be held in memory at once.
+    pub fn get(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<Vec<u8>, BlobError> {
+        let mut reader = self.reader(shelf, space, name)?;
+        let (size, max) = (reader.bytes(), BLOB_WHOLE_BYTES_MAX);
+        if size > max {
+            return Err(BlobError::TooLarge { size, max });
+        }
+        let mut content = Vec::new();
+        while let Some(piece) = reader.piece()? {
+            content.extend_from_slice(&piece);
+        }
+        Ok(content)
+    }
+
+    /// Most bytes of one blob.
+    pub fn bytes_max(&self) -> u64 {
+        self.quota_bytes.min(BLOB_BYTES_MAX)
     }
 
     /// Destroys a blob: afterwards nobody can read it, whatever keys they have.
@@ -220,14 +242,8 @@ impl Blobs {
     /// Destroys the blobs that were last stored before a moment; how many there were.
     pub fn expire(&self, before: Timestamp) -> Result<u64, BlobError> {
         let mut gone = 0;
-        for shelf in [Shelf::Preimages, Shelf::Artifacts] {
-            let spaces = match fs::read_dir(self.root.join(shelf.folder())) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                spaces => spaces?,
-            };
-            for space in spaces {
-                gone += self.expire_shelf(&space?.path(), before)?;
-            }
+        for folder in self.folders()? {
+            gone += self.expire_shelf(&folder, before)?;
         }
         Ok(gone)
     }
@@ -248,6 +264,29 @@ impl Blobs {
             }
         }
         Ok(gone)
+    }
+
+    /// Removes what a killed process has left half written. Whoever calls it must be the only one to use the blobs.
+    pub fn sweep(&self) -> Result<(), BlobError> {
+        for folder in self.folders()? {
+            self.shelf(&folder)?;
+        }
+        Ok(())
+    }
+
+    /// The shelves of all spaces.
+    fn folders(&self) -> Result<Vec<PathBuf>, BlobError> {
+        let mut folders = Vec::new();
+        for shelf in [Shelf::Preimages, Shelf::Artifacts] {
+            let spaces = match fs::read_dir(self.root.join(shelf.folder())) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                spaces => spaces?,
+            };
+            for space in spaces {
+                folders.push(space?.path());
+            }
+        }
+        Ok(folders)
     }
 
     /// How many bytes a space's shelf takes.
@@ -293,23 +332,6 @@ impl Blobs {
         shelves.insert(folder.to_owned(), known.clone());
         Ok(known)
     }
-
-    fn seal(&self, context: &[u8], content: &[u8]) -> Result<Vec<u8>, BlobError> {
-        let key: Zeroizing<[u8; 32]> = Zeroizing::new(random()?);
-        let cipher = XChaCha20Poly1305::new_from_slice(&*key).map_err(|_| BlobError::Damaged)?;
-        let mut sealed = MARK.to_vec();
-        sealed.extend(encrypted(&self.cipher, context, &*key)?);
-        sealed.extend(encrypted(&cipher, context, content)?);
-        Ok(sealed)
-    }
-
-    fn open(&self, context: &[u8], sealed: &[u8]) -> Result<Vec<u8>, BlobError> {
-        let rest = sealed.strip_prefix(MARK).ok_or(BlobError::Damaged)?;
-        let (wrapped, body) = rest.split_at_checked(WRAPPED_BYTES).ok_or(BlobError::Damaged)?;
-        let key = Zeroizing::new(decrypted(&self.cipher, context, wrapped)?);
-        let cipher = XChaCha20Poly1305::new_from_slice(&key).map_err(|_| BlobError::Damaged)?;
-        decrypted(&cipher, context, body)
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -331,33 +353,16 @@ fn context(shelf: Shelf, space: &SpaceId, name: &str) -> Vec<u8> {
     format!("{}\n{space}\n{name}", shelf.folder()).into_bytes()
 }
 
-fn random<const N: usize>() -> Result<[u8; N], BlobError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| BlobError::Disk(error.to_string()))?;
-    Ok(bytes)
-}
-
-fn encrypted(cipher: &XChaCha20Poly1305, aad: &[u8], msg: &[u8]) -> Result<Vec<u8>, BlobError> {
-    let nonce: [u8; NONCE_BYTES] = random()?;
-    let sealed = cipher.encrypt(&XNonce::from(nonce), Payload { msg, aad });
-    let mut bytes = nonce.to_vec();
-    bytes.extend(sealed.map_err(|_| BlobError::Disk("sealing failed".to_owned()))?);
-    Ok(bytes)
-}
-
-fn decrypted(cipher: &XChaCha20Poly1305, aad: &[u8], bytes: &[u8]) -> Result<Vec<u8>, BlobError> {
-    let (nonce, msg) = bytes
-        .split_first_chunk::<NONCE_BYTES>()
-        .ok_or(BlobError::Damaged)?;
-    let opened = cipher.decrypt(&XNonce::from(*nonce), Payload { msg, aad });
-    opened.map_err(|_| BlobError::Damaged)
+/// A new name for what is not whole yet.
+fn draft_path(folder: &Path, what: &str) -> PathBuf {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    folder.join(format!("{DRAFT}{what}-{number}"))
 }
 
 fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
     // Two may write the same at once; whichever name comes last is as good.
-    static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let draft = folder.join(format!("{DRAFT}{name}-{number}"));
+    let draft = draft_path(folder, name);
     let written = (|| {
         let mut file = OpenOptions::new()
             .write(true)
@@ -388,7 +393,7 @@ fn destroy(path: &Path) -> Result<(), BlobError> {
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     match OpenOptions::new().write(true).open(path) {
         Ok(mut file) => {
-            file.write_all(&[0; MARK.len() + WRAPPED_BYTES])?;
+            file.write_all(&[0; HEAD_BYTES])?;
             file.sync_data()?;
         }
         Err(error) if gone(&error) => return Ok(()),

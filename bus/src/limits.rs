@@ -78,9 +78,12 @@ pub const CHUNK_BYTES_MAX: usize = 24_576;
 /// Length of one sealing epoch; its key is destroyed when all of its actions have ended.
 /// Fixed: names the files of keys.
 pub const EPOCH_SECONDS: i64 = 3_600;
-/// Largest blob: twice what an action may replace, so that nothing that is kept for an undo is too large.
-/// Fixed: what is read back is held in memory once.
-pub const BLOB_BYTES_MAX: u64 = 8 * 1_048_576;
+/// Largest blob. Blobs are written and read in pieces; the quota of a space is the stricter bound.
+/// Fixed: the settings of who writes blobs are stricter.
+pub const BLOB_BYTES_MAX: u64 = 1_073_741_824;
+/// Largest blob that is read whole: it is held in memory.
+/// Fixed: only notes of our own are read whole.
+pub const BLOB_WHOLE_BYTES_MAX: u64 = 8 * 1_048_576;
 /// Bytes after which the writer closes a block and syncs it: beyond this, a longer block saves no time per record.
 /// Fixed: part of the stored format: what reads a journal counts on it.
 pub const BLOCK_BYTES_TARGET: usize = 1_048_576;

@@ -1,6 +1,7 @@
 //! Blobs: sealed, bound to their place, kept once, bounded, and really gone.
 #![allow(clippy::unwrap_used)]
 
+use super::sealed::{CHUNK_BYTES, MARK, SEALED_CHUNK_BYTES};
 use super::*;
 
 const CONTENT: &[u8] = b"the canary sings at dawn";
@@ -78,7 +79,7 @@ fn a_blob_that_was_changed_or_moved_does_not_open() {
             "{at}"
         );
     }
-    for length in [0, 5, MARK.len() + WRAPPED_BYTES + 3] {
+    for length in [0, 5, HEAD_BYTES + 3] {
         fs::write(&path, &good[..length]).unwrap();
         assert_eq!(
             blobs.get(Shelf::Preimages, &home, &id),
@@ -143,7 +144,7 @@ fn what_is_removed_cannot_be_read_by_anyone_who_kept_the_file_open() {
     blobs.remove(Shelf::Preimages, &home, &id).unwrap();
     assert!(!path.exists());
     let left = fs::read(link).unwrap();
-    assert!(left[..MARK.len() + WRAPPED_BYTES].iter().all(|byte| *byte == 0));
+    assert!(left[..HEAD_BYTES].iter().all(|byte| *byte == 0));
     blobs.remove(Shelf::Preimages, &home, &id).unwrap();
 }
 
@@ -201,4 +202,173 @@ fn what_no_receipt_names_any_more_goes_with_them() {
         vec![2; 100]
     );
     assert!(blobs.bytes(Shelf::Preimages, &space).unwrap() < 400);
+}
+
+/// Content that is not the same anywhere.
+fn counted(length: usize) -> Vec<u8> {
+    (0..length.div_ceil(8) as u64)
+        .flat_map(u64::to_le_bytes)
+        .take(length)
+        .collect()
+}
+
+fn streamed(blobs: &Arc<Blobs>, home: &SpaceId, content: &[u8], piece: usize) -> String {
+    let mut writer = blobs.writer(Shelf::Artifacts, home).unwrap();
+    for piece in content.chunks(piece) {
+        writer.write(piece).unwrap();
+    }
+    writer.finish(Digest::hex).unwrap()
+}
+
+#[test]
+fn what_comes_in_pieces_is_what_was_stored_whole_at_any_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let blobs = Arc::new(blobs(folder.path(), 1 << 24));
+    let lengths = [
+        0,
+        1,
+        CHUNK_BYTES - 1,
+        CHUNK_BYTES,
+        CHUNK_BYTES + 1,
+        3 * CHUNK_BYTES,
+    ];
+    for (number, length) in lengths.into_iter().enumerate() {
+        let content = counted(length);
+        for piece in [7_919, 1 << 20] {
+            assert_eq!(
+                streamed(&blobs, &home, &content, piece),
+                name(&content),
+                "{length}"
+            );
+        }
+        assert_eq!(files(folder.path()).len(), 2 * number + 1, "kept once");
+        blobs
+            .put(Shelf::Preimages, &home, &name(&content), &content)
+            .unwrap();
+        for shelf in [Shelf::Artifacts, Shelf::Preimages] {
+            let mut reader = blobs.reader(shelf, &home, &name(&content)).unwrap();
+            assert_eq!(reader.bytes(), length as u64);
+            let mut read = Vec::new();
+            while let Some(piece) = reader.piece().unwrap() {
+                assert!(piece.len() <= CHUNK_BYTES);
+                read.extend(piece);
+            }
+            assert!(read == content, "{length}");
+            assert_eq!(reader.piece(), Ok(None));
+        }
+    }
+    let on_disk: u64 = files(&folder.path().join("artifacts"))
+        .iter()
+        .map(|path| fs::metadata(path).unwrap().len())
+        .sum();
+    assert_eq!(blobs.bytes(Shelf::Artifacts, &home).unwrap(), on_disk);
+}
+
+#[test]
+fn chunks_that_are_cut_off_swapped_repeated_or_changed_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let blobs = Arc::new(blobs(folder.path(), 1 << 24));
+    let id = streamed(&blobs, &home, &counted(3 * CHUNK_BYTES + 5), 10_000);
+    let path = files(folder.path()).remove(0);
+    let good = fs::read(&path).unwrap();
+    let chunk = |number: usize| {
+        let from = HEAD_BYTES + number * SEALED_CHUNK_BYTES;
+        good[from..good.len().min(from + SEALED_CHUNK_BYTES)].to_vec()
+    };
+    let of = |chunks: &[usize]| {
+        let mut bytes = good[..HEAD_BYTES].to_vec();
+        chunks.iter().for_each(|number| bytes.extend(chunk(*number)));
+        bytes
+    };
+    let mut flipped = good.clone();
+    flipped[HEAD_BYTES + SEALED_CHUNK_BYTES + 9] ^= 1;
+    let bad = [
+        of(&[0, 1, 2]),
+        of(&[0]),
+        of(&[]),
+        of(&[1, 0, 2, 3]),
+        of(&[0, 1, 3]),
+        of(&[0, 0, 1, 2, 3]),
+        of(&[0, 1, 2, 3, 3]),
+        good[..good.len() - 1].to_vec(),
+        flipped,
+    ];
+    assert!(of(&[0, 1, 2, 3]) == good);
+    for (number, bytes) in bad.into_iter().enumerate() {
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(
+            blobs.get(Shelf::Artifacts, &home, &id),
+            Err(BlobError::Damaged),
+            "{number}"
+        );
+    }
+    fs::write(&path, &good).unwrap();
+    assert_eq!(
+        blobs.get(Shelf::Artifacts, &home, &id).unwrap().len(),
+        3 * CHUNK_BYTES + 5
+    );
+}
+
+#[test]
+fn the_quota_holds_for_those_who_write_in_pieces_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let quota = 10 * CHUNK_BYTES as u64;
+    let blobs = Arc::new(blobs(folder.path(), quota));
+    let old = streamed(&blobs, &home, &counted(9 * CHUNK_BYTES), CHUNK_BYTES);
+    let mut one = blobs.writer(Shelf::Artifacts, &home).unwrap();
+    let mut other = blobs.writer(Shelf::Artifacts, &home).unwrap();
+    let piece = counted(6 * CHUNK_BYTES);
+    one.write(&piece).unwrap();
+    assert!(!blobs.has(Shelf::Artifacts, &home, &old), "the oldest made room");
+    assert_eq!(other.write(&piece), Err(BlobError::Full));
+    drop(other);
+    assert_eq!(
+        one.write(&piece),
+        Err(BlobError::TooLarge {
+            size: 12 * CHUNK_BYTES as u64,
+            max: quota
+        })
+    );
+    drop(one);
+    assert!(
+        files(folder.path()).is_empty(),
+        "what is not finished leaves nothing"
+    );
+    let again = streamed(&blobs, &home, &counted(10 * CHUNK_BYTES), CHUNK_BYTES);
+    assert!(blobs.has(Shelf::Artifacts, &home, &again), "and takes no room");
+}
+
+#[test]
+fn whoever_reads_a_blob_reads_on_while_it_is_destroyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let blobs = Arc::new(blobs(folder.path(), 1 << 24));
+    let content = counted(2 * CHUNK_BYTES);
+    let id = streamed(&blobs, &home, &content, CHUNK_BYTES);
+    let mut reader = blobs.reader(Shelf::Artifacts, &home, &id).unwrap();
+    let mut read = reader.piece().unwrap().unwrap();
+    blobs.remove(Shelf::Artifacts, &home, &id).unwrap();
+    read.extend(reader.piece().unwrap().unwrap());
+    assert!(read == content);
+    assert!(matches!(
+        blobs.reader(Shelf::Artifacts, &home, &id),
+        Err(BlobError::Gone)
+    ));
+}
+
+#[test]
+fn a_sweep_removes_drafts_of_every_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let first = Arc::new(blobs(folder.path(), 1 << 24));
+    let mut writer = first.writer(Shelf::Artifacts, &home).unwrap();
+    writer.write(&counted(3 * CHUNK_BYTES)).unwrap();
+    assert_eq!(files(folder.path()).len(), 1);
+    // As a kill leaves it.
+    std::mem::forget(writer);
+    blobs(folder.path(), 1 << 24).sweep().unwrap();
+    assert!(files(folder.path()).is_empty());
 }

@@ -1,0 +1,202 @@
+//! Blobs in pieces: whatever their length, no more than a chunk or two of them is in memory.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use effectd_contracts::{Digest, SpaceId};
+use sha2::{Digest as _, Sha256};
+
+use super::sealed::{CHUNK_BYTES, Chunks, HEAD_BYTES, SEALED_CHUNK_BYTES, content_bytes, sealed_bytes};
+use super::{BlobError, Blobs, Known, Shelf, check_name, context, draft_path, lock, touch};
+
+/// A blob that is being written. It has no name before all of it is on disk; dropped before that, nothing of it is left.
+pub struct BlobWriter {
+    blobs: Arc<Blobs>,
+    shelf: Shelf,
+    space: SpaceId,
+    folder: PathBuf,
+    known: Arc<Mutex<Known>>,
+    draft: PathBuf,
+    file: File,
+    chunks: Chunks,
+    waiting: Vec<u8>,
+    hasher: Sha256,
+    bytes: u64,
+    reserved: u64,
+}
+
+impl std::fmt::Debug for BlobWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("BlobWriter");
+        shown.field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Blobs {
+    /// Begins a blob whose content comes in pieces.
+    pub fn writer(self: &Arc<Self>, shelf: Shelf, space: &SpaceId) -> Result<BlobWriter, BlobError> {
+        let folder = self.folder(shelf, space);
+        let known = self.shelf(&folder)?;
+        let draft = draft_path(&folder, "streamed");
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&draft)?;
+        // The head is written when the name is known; until then the chunks cannot be read by anybody.
+        file.write_all(&[0; HEAD_BYTES])?;
+        Ok(BlobWriter {
+            blobs: self.clone(),
+            shelf,
+            space: space.clone(),
+            folder,
+            known,
+            draft,
+            file,
+            chunks: Chunks::fresh()?,
+            waiting: Vec::with_capacity(CHUNK_BYTES),
+            hasher: Sha256::new(),
+            bytes: 0,
+            reserved: 0,
+        })
+    }
+
+    /// Opens a blob, to be read in pieces. Should it be destroyed meanwhile, whoever has it open still reads it.
+    pub fn reader(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
+        check_name(name)?;
+        let mut file = match File::open(self.folder(shelf, space).join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
+            file => file?,
+        };
+        let length = file.metadata()?.len();
+        let bytes = content_bytes(length).ok_or(BlobError::Damaged)?;
+        let mut head = [0; HEAD_BYTES];
+        file.read_exact(&mut head)?;
+        Ok(BlobReader {
+            chunks: Chunks::of(&self.cipher, &context(shelf, space, name), &head)?,
+            file,
+            bytes,
+            left: length - HEAD_BYTES as u64,
+            ended: false,
+        })
+    }
+}
+
+impl BlobWriter {
+    /// How many bytes have been written.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds a piece.
+    pub fn write(&mut self, mut piece: &[u8]) -> Result<(), BlobError> {
+        let (size, max) = (self.bytes + piece.len() as u64, self.blobs.bytes_max());
+        if size > max {
+            return Err(BlobError::TooLarge { size, max });
+        }
+        self.reserve(sealed_bytes(size))?;
+        self.hasher.update(piece);
+        self.bytes = size;
+        while !piece.is_empty() {
+            // A full chunk waits for the next byte: only then is it known not to be the last.
+            if self.waiting.len() == CHUNK_BYTES {
+                self.flush(false)?;
+            }
+            let (now, later) = piece.split_at(piece.len().min(CHUNK_BYTES - self.waiting.len()));
+            self.waiting.extend_from_slice(now);
+            piece = later;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, is_last: bool) -> Result<(), BlobError> {
+        let sealed = self.chunks.seal(&self.waiting, is_last)?;
+        self.waiting.clear();
+        Ok(self.file.write_all(&sealed)?)
+    }
+
+    /// Makes sure that there is room for a blob of this size, with whatever else is being written.
+    fn reserve(&mut self, bytes: u64) -> Result<(), BlobError> {
+        let more = bytes.saturating_sub(self.reserved);
+        let mut known = lock(&self.known);
+        self.blobs.make_room(&mut known, &self.folder, more)?;
+        known.coming += more;
+        self.reserved += more;
+        Ok(())
+    }
+
+    /// Gives the blob the name that is made from the digest of its content; durable when it returns. Content that is there
+    /// already is not kept a second time.
+    pub fn finish(mut self, name: impl FnOnce(&Digest) -> String) -> Result<String, BlobError> {
+        let digest = Digest::from_bytes(std::mem::take(&mut self.hasher).finalize().into());
+        let name = name(&digest);
+        check_name(&name)?;
+        self.reserve(sealed_bytes(self.bytes))?;
+        self.flush(true)?;
+        let place = self.folder.join(&name);
+        {
+            let mut known = lock(&self.known);
+            if let Some((_, bytes)) = known.by_name.get(&name).copied()
+                && touch(&place).is_ok()
+            {
+                known.add(&name, bytes);
+                return Ok(name);
+            }
+        }
+        let context = context(self.shelf, &self.space, &name);
+        let head = self.chunks.head(&self.blobs.cipher, &context)?;
+        self.file.write_all_at(&head, 0)?;
+        self.file.sync_all()?;
+        fs::rename(&self.draft, &place)?;
+        File::open(&self.folder)?.sync_all()?;
+        lock(&self.known).add(&name, sealed_bytes(self.bytes));
+        Ok(name)
+    }
+}
+
+impl Drop for BlobWriter {
+    fn drop(&mut self) {
+        // After a finish there is no such file any more; otherwise best effort, for the next start removes drafts as well.
+        let _ = fs::remove_file(&self.draft);
+        lock(&self.known).coming -= self.reserved;
+    }
+}
+
+/// A blob that is being read.
+pub struct BlobReader {
+    file: File,
+    chunks: Chunks,
+    bytes: u64,
+    left: u64,
+    ended: bool,
+}
+
+impl std::fmt::Debug for BlobReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("BlobReader");
+        shown.field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl BlobReader {
+    /// How long the whole content is.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next piece; `None` when all of it was read. What comes after a piece that is damaged is not given.
+    pub fn piece(&mut self) -> Result<Option<Vec<u8>>, BlobError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut sealed = vec![0; self.left.min(SEALED_CHUNK_BYTES as u64) as usize];
+        match self.file.read_exact(&mut sealed) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(BlobError::Damaged),
+            read => read?,
+        }
+        self.left -= sealed.len() as u64;
+        let opened = self.chunks.open(&sealed, self.left == 0);
+        self.ended = self.left == 0 || opened.is_err();
+        opened.map(|piece| (self.bytes > 0).then_some(piece))
+    }
+}
