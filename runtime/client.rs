@@ -11,10 +11,10 @@ use effectd_contracts::{ActionId, ActionRequest};
 use effectd_gateway::problem::Problem;
 use effectd_gateway::views::ActionView;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
@@ -155,6 +155,45 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), ClientError> {
+        let response = self.send(method, path, body).await?;
+        let status = response.status().as_u16();
+        Ok((status, whole(response).await?))
+    }
+
+    /// Gets something that may be long, in pieces. If the daemon refuses, the problem comes instead.
+    pub async fn fetch(
+        &mut self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Result<io::Result<()>, Box<Problem>>, ClientError> {
+        let response = self.send(Method::GET, path, Bytes::new()).await?;
+        if response.status().as_u16() != 200 {
+            let body = whole(response).await?;
+            return read(&body).map(|problem| Err(Box::new(problem)));
+        }
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                self.sender = None;
+                ClientError::Broken(error.to_string())
+            })?;
+            if let Ok(piece) = frame.into_data()
+                && let Err(error) = take(&piece)
+            {
+                // The rest of it is still on its way, and nobody wants it.
+                self.sender = None;
+                return Ok(Ok(Err(error)));
+            }
+        }
+        Ok(Ok(Ok(())))
+    }
+
+    async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
         let broken = |error: hyper::Error| ClientError::Broken(error.to_string());
         let sender = self.connected().await?;
         let request = Request::builder()
@@ -172,13 +211,7 @@ impl Client {
             )
             .body(Full::new(body))
             .map_err(|error| ClientError::Strange(error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
-            .collect()
-            .await;
-        let body = body.map_err(|error| ClientError::Broken(error.to_string()))?;
-        Ok((status, body.to_bytes()))
+        sender.send_request(request).await.map_err(broken)
     }
 
     async fn connected(&mut self) -> Result<&mut SendRequest<Full<Bytes>>, ClientError> {
@@ -214,6 +247,15 @@ impl Client {
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }
+}
+
+/// All of an answer that is not long.
+async fn whole(response: Response<Incoming>) -> Result<Bytes, ClientError> {
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+        .collect()
+        .await;
+    let body = body.map_err(|error| ClientError::Broken(error.to_string()))?;
+    Ok(body.to_bytes())
 }
 
 fn told((status, body): (u16, Bytes)) -> Result<Told, ClientError> {

@@ -280,11 +280,12 @@ fn open_store(
 /// The blobs of a state directory.
 pub(crate) fn blobs(state: &State) -> Result<Blobs, Error> {
     let key = keys::blobs(&state.keys_dir())?;
-    Ok(Blobs::new(
-        state.path().join("blobs"),
-        &key,
-        BLOB_QUOTA_BYTES.get(),
-    ))
+    let blobs = Blobs::new(state.path().join("blobs"), &key, BLOB_QUOTA_BYTES.get());
+    // The store is open, and so nobody else uses this state.
+    if let Err(error) = blobs.sweep() {
+        tracing::warn!(%error, "unfinished blobs are not swept; it is tried again when their space is used");
+    }
+    Ok(blobs)
 }
 
 /// Every tool that effectd brings, with its parameter rules.

@@ -3,11 +3,12 @@
 //! A tool's code runs in the confined child only, which is this very program, executed again. So both sides must know the
 //! same tools: the child by [`crate::init_with`], the pipeline by [`crate::Config::tools`], which begins with the same.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 
 use effectd_actors::{Definition, Registry, RegistryError, Source};
 use effectd_adapters::limits::CALL_BYTES_MAX;
-use effectd_adapters::{Tool, Workspace, answer};
+use effectd_adapters::{Beside, Tool, Workspace, answer};
 use effectd_contracts::{ToolCall, ToolId, json};
 use effectd_sandbox::ChildCtx;
 
@@ -39,7 +40,9 @@ pub(crate) fn own() -> Tools {
 
 fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
     let root = context.workspace_path().to_str().unwrap_or(".");
-    let workspace = Workspace::new(context.workspace(), context.tmp()).named(root);
+    let line = Line(context);
+    let workspace = Workspace::new(context.workspace(), context.tmp());
+    let workspace = workspace.named(root).with_beside(&line);
     let own = own();
     if !own.is_empty()
         && let Ok(call) = json::parse::<ToolCall>(request, CALL_BYTES_MAX)
@@ -50,6 +53,20 @@ fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
         return serde_json::to_vec(&answer(*tool, &workspace, &call)).unwrap_or_default();
     }
     effectd_adapters::dispatch(&workspace, request)
+}
+
+/// What goes beside a call, through the child's channel.
+#[derive(Debug)]
+struct Line<'a>(&'a ChildCtx);
+
+impl Beside for Line<'_> {
+    fn say(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        self.0.say(stream, bytes)
+    }
+
+    fn hear(&self) -> io::Result<Vec<u8>> {
+        self.0.hear()
+    }
 }
 
 fn is_built_in(call: &ToolCall) -> bool {

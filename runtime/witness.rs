@@ -12,17 +12,22 @@ use effectd_contracts::{Code, Failure, Phase};
 #[derive(Debug, Clone, Copy)]
 pub struct Eyes;
 
+fn failed(why: String) -> Failure {
+    Failure::new(Code::SandboxUnavailable, Phase::Sandbox, why)
+}
+
+fn open_root(root: &Path) -> Result<File, Failure> {
+    File::open(root).map_err(|error| failed(format!("the space cannot be opened: {error}")))
+}
+
+fn parsed(path: &str) -> Result<SpacePath, Failure> {
+    SpacePath::parse(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
+}
+
 impl Witness for Eyes {
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure> {
-        let failed = |why: String| Failure::new(Code::SandboxUnavailable, Phase::Sandbox, why);
-        let root =
-            File::open(root).map_err(|error| failed(format!("the space cannot be opened: {error}")))?;
-        let paths: Vec<_> = paths
-            .iter()
-            .map(|path| {
-                SpacePath::parse(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
-            })
-            .collect::<Result<_, _>>()?;
+        let root = open_root(root)?;
+        let paths: Vec<_> = paths.iter().map(|path| parsed(path)).collect::<Result<_, _>>()?;
         // There is no scratch folder outside of the sandbox, and no path here is in one.
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let looked = workspace.look(&paths, keep_bytes_max)?;
@@ -33,5 +38,11 @@ impl Witness for Eyes {
                 content: look.content,
             })
             .collect())
+    }
+
+    fn open(&self, root: &Path, path: &str) -> Result<File, Failure> {
+        let root = open_root(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        Ok(workspace.open_file(&parsed(path)?)?.0)
     }
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use effectd_bus::Shelf;
 use effectd_contracts::{
     Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Phase, ProbeVerdict,
     ToolCall, ToolOutput, ToolReply, Touch, json, limits,
 };
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
-use effectd_sandbox::{Answer, Call, Ending, Limits, Narrowing, SandboxError};
-use tokio::sync::oneshot;
+use effectd_sandbox::{Answer, Beside, Call, Ending, Limits, Narrowing, SandboxError};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::action::{Action, Claimed};
 use crate::executor::Used;
@@ -18,6 +19,7 @@ use crate::failpoint::hit;
 use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
 use crate::registry::Entry;
+use crate::streams::{self, KeptArtifact, Taken};
 
 /// One run.
 pub(crate) struct Tried {
@@ -28,6 +30,8 @@ pub(crate) struct Tried {
     pub(crate) probed: Option<ProbeVerdict>,
     /// What has changed, looked at while the kernel was still taking the child down.
     pub(crate) effects: Option<Effects>,
+    /// What it said at length.
+    pub(crate) artifacts: Vec<KeptArtifact>,
 }
 
 /// What one run came to.
@@ -57,7 +61,15 @@ pub(crate) async fn attempt(
         Ok(call) => {
             let look = preimage::observe(parts, action, prepared);
             let look = (mode == CallMode::Run).then_some(look);
-            run(parts, action, call, look).await
+            let inward = (mode == CallMode::Run && !prepared.contents.is_empty()).then(|| {
+                streams::inward(
+                    parts,
+                    Shelf::Preimages,
+                    &action.request.space_id,
+                    &prepared.contents,
+                )
+            });
+            run(parts, action, call, inward, look).await
         }
         Err(failure) => Err(Some(failure)),
     };
@@ -79,11 +91,13 @@ pub(crate) async fn attempt(
         came_to: Attempted::Failed(Failure::new(Code::Internal, Phase::Sandbox, "nothing ran")),
         probed: None,
         effects: None,
+        artifacts: Vec::new(),
     };
     match outcome {
-        Ok((answer, effects)) => {
+        Ok(Ran { answer, look, taken }) => {
             tell(&mut tried, answer, entry, mode, action);
-            tried.effects = effects;
+            tried.effects = look;
+            keep(parts, &mut tried, taken).await;
         }
         Err(Some(failure)) => tried.came_to = Attempted::Failed(failure),
         Err(None) => tried.came_to = Attempted::Abandoned,
@@ -93,6 +107,17 @@ pub(crate) async fn attempt(
         Attempted::Failed(failure) | Attempted::Unclear(failure) => Some(failure.code),
     };
     tried
+}
+
+/// Keeps what the tool said at length, if it has done what it was asked to.
+async fn keep(parts: &Parts, tried: &mut Tried, taken: Taken) {
+    let Attempted::Done(output) = &tried.came_to else {
+        return;
+    };
+    match taken.keep(parts, &output.artifacts).await {
+        Ok(kept) => tried.artifacts = kept,
+        Err(failure) => tried.came_to = Attempted::Failed(failure),
+    }
 }
 
 fn call_of(
@@ -162,6 +187,13 @@ fn narrowed(prepared: &Prepared) -> Narrowing {
     }
 }
 
+/// What is known when a call has been made.
+struct Ran<T> {
+    answer: Answer,
+    look: Option<T>,
+    taken: Taken,
+}
+
 /// Has the call made. When the child has spoken and nothing of it can run any more, there is time to look at what it has
 /// done: the kernel takes as long again to take it down and to say what it cost. The error is why it was not made; none
 /// means that the runtime stops.
@@ -169,8 +201,9 @@ async fn run<T>(
     parts: &Parts,
     action: &Action<Claimed>,
     call: Call,
+    inward: Option<mpsc::Receiver<Vec<u8>>>,
     look: Option<impl Future<Output = T>>,
-) -> Result<(Answer, Option<T>), Option<Failure>> {
+) -> Result<Ran<T>, Option<Failure>> {
     let id = &action.ticket.action_id;
     hit("executor.before_child", id).await;
     let Some(alive) = parts.running.enter(id) else {
@@ -180,9 +213,14 @@ async fn run<T>(
     let (told, answer) = oneshot::channel();
     let (spoke, spoken) = oneshot::channel();
     let (sandbox, mut halt) = (parts.sandbox.clone(), parts.halt.subscribe());
+    let (outward, pieces) = streams::outward();
+    let beside = Beside {
+        inward,
+        outward: Some(outward),
+    };
     tokio::spawn(async move {
         let call = async {
-            let reply = sandbox.ask(call).await?;
+            let reply = sandbox.ask_with(call, beside).await?;
             if reply.bytes().is_some() {
                 let _nobody_waits = spoke.send(());
             }
@@ -212,11 +250,12 @@ async fn run<T>(
             (Some(_) | None, _) => None,
         }
     };
-    let (answer, looked) = tokio::join!(answer, looking);
+    let taking = streams::take(pieces, parts.blobs.clone(), action.request.space_id.clone());
+    let (answer, look, taken) = tokio::join!(answer, looking, taking);
     action.step("settled");
     hit("executor.after_child", id).await;
     match answer {
-        Ok(Ok(answer)) => Ok((answer, looked)),
+        Ok(Ok(answer)) => Ok(Ran { answer, look, taken }),
         Ok(Err(SandboxError::Closed)) | Err(_) => Err(None),
         Ok(Err(error)) => Err(Some(error.failure())),
     }

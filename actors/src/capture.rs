@@ -14,6 +14,7 @@ use crate::gate::Ruling;
 use crate::messages::Refusal;
 use crate::parts::Parts;
 use crate::reward::{Inputs, reward};
+use crate::streams::KeptArtifact;
 
 /// A receipt, and all that is written with it.
 pub(crate) struct Captured {
@@ -36,13 +37,13 @@ struct Account<'a> {
     isolation: Option<Isolation>,
     effects: Effects,
     allowed: Millis,
-    artifacts: Vec<String>,
+    artifacts: &'a [KeptArtifact],
     /// Nothing in its parameters is secret, though no tool says so.
     plain: bool,
 }
 
 /// The receipt of an action that ran.
-pub(crate) fn ran(parts: &Parts, action: &Action<Finished>, artifacts: Vec<String>) -> Captured {
+pub(crate) fn ran(parts: &Parts, action: &Action<Finished>) -> Captured {
     let claimed = action.state.claimed();
     let (gated, ended) = (claimed.gated(), action.state.ended());
     let account = Account {
@@ -59,7 +60,7 @@ pub(crate) fn ran(parts: &Parts, action: &Action<Finished>, artifacts: Vec<Strin
         isolation: ended.isolation.clone(),
         effects: ended.effects.clone(),
         allowed: Millis::from(action.state.timeout()),
-        artifacts,
+        artifacts: &ended.artifacts,
         plain: false,
     };
     let receipt = receipt(parts, account);
@@ -113,7 +114,7 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
         isolation: None,
         effects,
         allowed: Millis::ZERO,
-        artifacts: Vec::new(),
+        artifacts: &[],
         plain: false,
     };
     let receipt = receipt(parts, account);
@@ -150,7 +151,7 @@ pub(crate) fn acted(parts: &Parts, action: &Action<()>) -> Captured {
         isolation: None,
         effects: Effects::None,
         allowed: Millis::ZERO,
-        artifacts: Vec::new(),
+        artifacts: &[],
         plain: true,
     };
     let receipt = receipt(parts, account);
@@ -189,7 +190,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         inputs: shown(parts, account.params, |name| {
             account.plain || spec.is_some_and(|spec| spec.is_public_param(name))
         }),
-        outputs: outputs(parts, account.result.ok(), spec, outcome, &account.artifacts),
+        outputs: outputs(parts, account.result.ok(), spec, outcome, account.artifacts),
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
         cost: cost(parts, &used, account.attempts.is_empty()),
         timing,
@@ -270,7 +271,7 @@ fn outputs(
     output: Option<&ToolOutput>,
     spec: Option<&ToolSpec>,
     outcome: Outcome,
-    artifacts: &[String],
+    artifacts: &[KeptArtifact],
 ) -> Map<String, Value> {
     let Some(output) = output else { return Map::new() };
     let public = |name: &str| name == "settled_by" || spec.is_some_and(|spec| spec.is_public_result(name));
@@ -282,7 +283,11 @@ fn outputs(
     if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
         shown.insert("dry_run".to_owned(), json!(true));
     } else {
-        shown.insert("artifact_ids".to_owned(), json!(artifacts));
+        let ids: Vec<_> = artifacts.iter().map(|kept| &kept.artifact_id).collect();
+        shown.insert("artifact_ids".to_owned(), json!(ids));
+        if !artifacts.is_empty() {
+            shown.insert("artifacts".to_owned(), json!(artifacts));
+        }
     }
     shown
 }

@@ -27,6 +27,7 @@ use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
 use crate::retry::Budget;
 use crate::stage::{PanicWatch, bounded, pass};
+use crate::streams::KeptArtifact;
 
 /// It ran, or was found to have run, or could not be run: in any case it is over.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub struct Ended {
     pub effects: Effects,
     /// A dead letter goes with the receipt.
     pub dead_letter: bool,
+    /// What the tool said at length, and is kept.
+    pub artifacts: Vec<KeptArtifact>,
 }
 
 /// What all runs of an action used together.
@@ -144,6 +147,8 @@ struct Course {
     isolation: Option<Isolation>,
     /// Something ran that may have had its effect.
     touched: bool,
+    /// What the last run said at length.
+    artifacts: Vec<KeptArtifact>,
 }
 
 impl Course {
@@ -154,6 +159,7 @@ impl Course {
         self.used.peak_memory_bytes = self.used.peak_memory_bytes.max(tried.used.peak_memory_bytes);
         self.used.bytes_written += tried.used.bytes_written;
         self.isolation = tried.isolation.or(self.isolation.take());
+        self.artifacts = tried.artifacts;
         tried.came_to
     }
 
@@ -167,6 +173,7 @@ impl Course {
             attempts,
             used,
             isolation,
+            artifacts,
             ..
         } = self;
         Ended {
@@ -177,6 +184,7 @@ impl Course {
             isolation,
             effects,
             dead_letter,
+            artifacts,
         }
     }
 
@@ -254,6 +262,7 @@ impl Executor {
             used: Used::default(),
             isolation: None,
             touched: false,
+            artifacts: Vec::new(),
         };
         if let Earlier::Interrupted(intent) = action.state.earlier() {
             course.touched = !intent.as_ref().is_some_and(|intent| intent.dry_run);

@@ -30,6 +30,7 @@ pub mod registry;
 mod running;
 pub mod settings;
 mod stage;
+mod streams;
 pub mod switches;
 
 mod attempt;

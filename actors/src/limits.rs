@@ -96,6 +96,9 @@ pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const STARTS_PER_CORE: usize = 1;
 /// The window of budgets.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
+/// Most long outputs of one run that are kept: each is a file that is open while the tool runs.
+/// Fixed: a receipt names each of them.
+pub const STREAMS_MAX: usize = 8;
 /// Actions of one session that may wait for a person at once: nobody reads more, and a flood of questions tires people into
 /// saying yes.
 pub const HELD_PER_SESSION_MAX: usize = 10;
@@ -111,8 +114,12 @@ effectd_contracts::bounds! {
     REDELIVERY_DELAY: Duration = 50, "pipeline.redelivery_delay_ms", 1 ..= 60_000;
     /// How long the tree and the last children may take to end, once they are told to at a stop.
     STOP_MAX: Duration = 5_000, "pipeline.stop_ms_max", 100 ..= 300_000;
-    /// Most bytes that one action may replace, if it is to be undone: all of it goes into the sandbox again, in hex.
-    PREIMAGE_BYTES_MAX: u64 = 3_145_728, "pipeline.preimage_bytes_max", 0 ..= 3_145_728;
+    /// Most bytes that one action may replace, if it is to be undone: half of a space's quota, so that two fit beside each other.
+    PREIMAGE_BYTES_MAX: u64 = 134_217_728, "pipeline.preimage_bytes_max", 0 ..= 1_073_741_824;
+    /// Most bytes that one run of a tool may hand out beside its answer; one that goes on is ended with `output_limit`.
+    STREAM_BYTES_MAX: u64 = 268_435_456, "pipeline.stream_bytes_max", 65_536 ..= 2_147_483_648;
+    /// Pieces of what goes beside a call that may wait in memory, 64 KiB each; the tool waits beyond this.
+    STREAM_PIECES_WAITING: usize = 4, "pipeline.stream_pieces_waiting", 1 ..= 1_024;
     /// Most bytes of what an action replaces that are kept already while its claim is being written: so much of each action
     /// that waits for its claim is held in memory.
     PREIMAGE_EARLY_BYTES_MAX: u64 = 65_536, "pipeline.preimage_early_bytes_max", 0 ..= 1_048_576;

@@ -4,9 +4,12 @@
 //! is entered. So whatever dies when, the first state before is known, and a run that is repeated does not take its own
 //! effect for it. The changes stand in the receipt.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use effectd_bus::{BlobError, ResourceName, Shelf};
+use effectd_bus::{BlobError, Blobs, ResourceName, Shelf};
 use effectd_contracts::{
     Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, Restore, Seen, SpaceId, Standing,
     Touch, UNDO_TOOL,
@@ -18,13 +21,20 @@ use crate::idempotency::Earlier;
 use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
 use crate::parts::Parts;
 use crate::registry::Entry;
+use crate::streams::failure_of;
 use crate::undo;
+
+/// How much of a large file is read at a time.
+const PIECE_BYTES: usize = 65_536;
 
 /// Looks at files of a space from outside of the sandbox. It never follows a link, and opens nothing but files.
 pub trait Witness: Send + Sync {
     /// What stands at these paths beneath the root, and at the folders above them that are missing. Contents come along as
     /// long as all of them together are not more than this.
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
+
+    /// Opens the file at a path beneath the root, to be read in pieces.
+    fn open(&self, root: &Path, path: &str) -> Result<File, Failure>;
 }
 
 /// What stands at a path, with its content if that is to be kept.
@@ -45,6 +55,8 @@ pub(crate) struct Prepared {
     pub(crate) before: Option<Vec<Seen>>,
     /// What is to be put back, for the tool that does that.
     pub(crate) restore: Vec<Restore>,
+    /// The blobs with the contents of what is to be put back, in its order.
+    pub(crate) contents: Vec<String>,
 }
 
 /// What an action may change, by its parameters, or for an undo by the receipt.
@@ -146,41 +158,33 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     let (gated, space) = (action.state.gated(), &action.request.space_id);
     let spec = gated.entry().spec();
     let touched = touched_by(parts, space, gated);
-    let restore = if spec.tool_id.as_str() == UNDO_TOOL {
-        let looked = look(parts, space, paths(&touched), PREIMAGE_BYTES_MAX.get()).await?;
-        undo::plan(parts, space, gated.params(), &looked)?
+    let undo::Plan { restore, contents } = if spec.tool_id.as_str() == UNDO_TOOL {
+        let looked = look(parts, space, paths(&touched), 0).await?;
+        undo::plan(parts, space, gated.params(), &looked).await?
     } else {
-        Vec::new()
+        undo::Plan::default()
+    };
+    let prepared = |before| Prepared {
+        touched: touched.clone(),
+        before,
+        restore,
+        contents,
     };
     if touched.is_empty() || gated.dry_run().is_some() {
-        return Ok(Prepared {
-            touched,
-            before: None,
-            restore,
-        });
+        return Ok(prepared(None));
     }
     let kept = &action.state.terms().kept;
     let now = match look_for_the_rest(parts, space, &touched, kept).await {
         Ok(now) => now,
         Err(failure) if spec.reversible => return Err(failure),
-        Err(_) => {
-            return Ok(Prepared {
-                touched,
-                before: None,
-                restore,
-            });
-        }
+        Err(_) => return Ok(prepared(None)),
     };
     let seen: Vec<_> = now.iter().map(|looked| looked.seen.clone()).collect();
     let before = first_state(parts, action, &seen).await?;
     if before.as_ref() == Some(&seen) && !all_kept(parts, &now, kept) {
         keep(parts, space, now, &touched, spec.reversible).await?;
     }
-    Ok(Prepared {
-        touched,
-        before,
-        restore,
-    })
+    Ok(prepared(before))
 }
 
 /// Looks again, now that the claim is ours, and also at contents unless all of them are kept.
@@ -196,7 +200,7 @@ async fn look_for_the_rest(
             return Ok(now);
         }
     }
-    look(parts, space, paths(touched), PREIMAGE_BYTES_MAX.get()).await
+    look(parts, space, paths(touched), PREIMAGE_EARLY_BYTES_MAX.get()).await
 }
 
 fn all_kept(parts: &Parts, now: &[Looked], kept: &[String]) -> bool {
@@ -238,27 +242,37 @@ async fn keep(
     touched: &[Touch],
     must: bool,
 ) -> Result<(), Failure> {
-    let mut contents = Vec::new();
-    for looked in now {
-        let Standing::File(state) = &looked.seen.standing else {
+    let (mut contents, mut large, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for Looked { seen, content } in now {
+        let Standing::File(state) = seen.standing else {
             continue;
         };
         let goes_on = touched
             .iter()
-            .any(|touch| touch.goes_on && touch.path == looked.seen.path);
-        match looked.content {
-            Some(content) => contents.push((keyed_name(parts, &state.digest), content)),
-            None if goes_on || !must => {}
-            None => {
-                let message = format!(
-                    "what would be replaced is larger than the {} bytes that are kept for an undo; move it away first",
-                    PREIMAGE_BYTES_MAX.get()
-                );
-                return Err(Failure::new(Code::FileLimit, Phase::Sandbox, message));
-            }
+            .any(|touch| touch.goes_on && touch.path == seen.path);
+        if goes_on && content.is_none() {
+            continue;
+        }
+        bytes += state.bytes;
+        let name = keyed_name(parts, &state.digest);
+        match content {
+            Some(content) => contents.push((name, content)),
+            None => large.push((name, seen.path)),
         }
     }
-    match put(parts, space.clone(), contents).await {
+    let max = PREIMAGE_BYTES_MAX.get().min(parts.blobs.bytes_max());
+    let kept = if bytes > max {
+        let message = format!(
+            "what would be replaced is larger than the {max} bytes that are kept for an undo; move it away first"
+        );
+        Err(Failure::new(Code::FileLimit, Phase::Sandbox, message))
+    } else {
+        match put(parts, space.clone(), contents).await {
+            Ok(()) => put_large(parts, space.clone(), large).await,
+            failed @ Err(_) => failed,
+        }
+    };
+    match kept {
         Err(failure) if must => Err(failure),
         Ok(()) | Err(_) => Ok(()),
     }
@@ -277,16 +291,49 @@ async fn put(parts: &Parts, space: SpaceId, contents: Vec<(String, Vec<u8>)>) ->
     let put = putting
         .await
         .unwrap_or_else(|_| Err(BlobError::Disk("it panicked".to_owned())));
-    put.map_err(|error| {
-        let code = match error {
-            BlobError::Full => Code::DiskFull,
-            BlobError::TooLarge { .. } => Code::FileLimit,
-            BlobError::Disk(_) | BlobError::Gone | BlobError::Damaged | BlobError::Name(_) => {
-                Code::StoreUnavailable
+    put.map_err(|error| failure_of(&error))
+}
+
+/// Keeps files that are too large to be held in memory.
+async fn put_large(parts: &Parts, space: SpaceId, files: Vec<(String, String)>) -> Result<(), Failure> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let root: PathBuf = (parts.space_roots)(&space)?;
+    let (blobs, witness, identity) = (parts.blobs.clone(), parts.witness.clone(), parts.identity.clone());
+    let putting = tokio::task::spawn_blocking(move || {
+        files.iter().try_for_each(|(name, path)| {
+            if blobs.renew(Shelf::Preimages, &space, name).unwrap_or(false) {
+                return Ok(());
             }
-        };
-        Failure::new(code, Phase::Sandbox, error.to_string())
-    })
+            let file = witness.open(&root, path)?;
+            let stored = copy(file, &blobs, &space, |digest| identity.keyed(digest).hex());
+            if &stored.map_err(|error| failure_of(&error))? == name {
+                return Ok(());
+            }
+            let why = format!("{path} was changed while it was being kept for an undo; nothing was done");
+            Err(Failure::new(Code::StateChanged, Phase::Sandbox, why))
+        })
+    });
+    putting
+        .await
+        .unwrap_or_else(|_| Err(broken("keeping what is replaced")))
+}
+
+fn copy(
+    mut from: File,
+    blobs: &Arc<Blobs>,
+    space: &SpaceId,
+    name: impl FnOnce(&Digest) -> String,
+) -> Result<String, BlobError> {
+    let mut writer = blobs.writer(Shelf::Preimages, space)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match from.read(&mut piece)? {
+            0 => return writer.finish(name),
+            count => writer.write(&piece[..count])?,
+        }
+    }
 }
 
 /// A digest as it stands in receipts and names blobs: under the device's key.

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Completion, Link, Shelf, StoreError, StoredReceipt};
-use effectd_contracts::digest::unhex;
+use effectd_bus::{Completion, Link, StoreError, StoredReceipt};
 use effectd_contracts::{
-    ActionId, ApprovalId, Code, DecisionData, Digest, Event, Failure, Phase, Receipt, ReceiptId, Status,
-    Topic,
+    ActionId, ApprovalId, Code, DecisionData, Event, Failure, Phase, Receipt, ReceiptId, Status, Topic,
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
@@ -73,43 +71,13 @@ impl Recorder {
 
     async fn ran(&self, action: Action<Finished>) {
         action.hop("recorder");
-        let artifacts = self.keep_artifacts(&action).await;
-        let Captured { receipt, completion } = capture::ran(&self.parts, &action, artifacts);
+        let Captured { receipt, completion } = capture::ran(&self.parts, &action);
         action.step("captured");
         let committed = self.commit(completion).await;
         let output = action.state.ended().result.as_ref().ok();
         let result = output.map(|output| Arc::new(output.result.clone()));
         self.conclude(action.advance(|_| ()), receipt, committed, result)
             .await;
-    }
-
-    /// Keeps what the tool said at length. The effect has happened: what cannot be kept is missed, and no reason to fail.
-    async fn keep_artifacts(&self, action: &Action<Finished>) -> Vec<String> {
-        let Ok(output) = &action.state.ended().result else {
-            return Vec::new();
-        };
-        let mut named = Vec::new();
-        for artifact in &output.artifacts {
-            let content = unhex(&artifact.content).unwrap_or_default();
-            named.push((self.parts.identity.keyed(&Digest::of(&content)).hex(), content));
-        }
-        if named.is_empty() {
-            return Vec::new();
-        }
-        let (blobs, space) = (self.parts.blobs.clone(), action.request.space_id.clone());
-        let putting = tokio::task::spawn_blocking(move || {
-            named.retain(
-                |(name, content)| match blobs.put(Shelf::Artifacts, &space, name, content) {
-                    Ok(()) => true,
-                    Err(error) => {
-                        tracing::warn!(%error, "a long output is not kept");
-                        false
-                    }
-                },
-            );
-            named.into_iter().map(|(name, _)| name).collect()
-        });
-        putting.await.unwrap_or_default()
     }
 
     async fn refused(&self, refusal: Refusal, this: &FactoryRef<(), Record>) {

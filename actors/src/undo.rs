@@ -1,12 +1,14 @@
 //! Undoing: from a receipt to what has to be put back.
 
-use effectd_bus::{BlobError, Shelf};
-use effectd_contracts::digest::hex;
+use std::collections::HashMap;
+
+use effectd_bus::{BlobError, Blobs, Shelf};
 use effectd_contracts::{
     Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, ReceiptId, Restore, SpaceId,
     Standing, Touch,
 };
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use crate::parts::Parts;
 use crate::preimage::{Looked, keyed, keyed_name};
@@ -80,26 +82,37 @@ fn goes_on(observed: &Observed, change: &PathChange) -> bool {
     })
 }
 
+/// What is to be put back, and the blobs with its contents, in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) restore: Vec<Restore>,
+    pub(crate) contents: Vec<String>,
+}
+
+/// The digests of what is kept, by the names of the blobs.
+type Kept = HashMap<String, Result<Digest, BlobError>>;
+
 /// What is to be put back, given what stands there now. Whatever has changed since is left alone.
-pub(crate) fn plan(
+pub(crate) async fn plan(
     parts: &Parts,
     space: &SpaceId,
     params: &Map<String, Value>,
     looked: &[Looked],
-) -> Result<Vec<Restore>, Failure> {
+) -> Result<Plan, Failure> {
     let observed = changes(parts, space, params)?;
+    let kept = kept(parts, space, &observed).await;
     let now = |path: &str| looked.iter().find(|looked| looked.seen.path == path);
-    let mut restore = Vec::new();
+    let mut plan = Plan::default();
     for change in &observed.changes {
         let is = now(&change.path).map_or(&Standing::Absent, |looked| &looked.seen.standing);
         let seen = keyed(parts, is);
         // As it was already: another undo, or this one before it was interrupted.
         if seen == change.before {
-            restore.push(Restore {
+            plan.restore.push(Restore {
                 path: change.path.clone(),
                 now: is.clone(),
                 then: is.clone(),
-                content: None,
+                beside: false,
             });
             continue;
         }
@@ -108,28 +121,59 @@ pub(crate) fn plan(
             let why = format!("{} has changed since; nothing was undone", change.path);
             return Err(refused(Code::StateChanged, why));
         }
-        let (then, content) = then(parts, space, change, looked)?;
-        restore.push(Restore {
+        let (then, content) = then(parts, change, looked, &kept)?;
+        plan.restore.push(Restore {
             path: change.path.clone(),
             now: is.clone(),
             then,
-            content,
+            beside: content.is_some(),
         });
+        plan.contents.extend(content);
     }
-    Ok(restore)
+    Ok(plan)
 }
 
-/// What is to stand there again, with its content unless that lies at another path.
+/// Reads what is kept of what was replaced, once, for the digests that a tool can compare.
+async fn kept(parts: &Parts, space: &SpaceId, observed: &Observed) -> Kept {
+    let files = observed.changes.iter().filter_map(|change| match &change.before {
+        Standing::File(was) => Some(blob_name(was).to_owned()),
+        Standing::Absent | Standing::Folder | Standing::Other => None,
+    });
+    let names: Vec<String> = files.collect();
+    let (blobs, space) = (parts.blobs.clone(), space.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let read = |name: String| (name.clone(), digest_of(&blobs, &space, &name));
+        names.into_iter().map(read).collect()
+    });
+    // Whoever cannot read finds nothing kept.
+    reading.await.unwrap_or_default()
+}
+
+fn digest_of(blobs: &Blobs, space: &SpaceId, name: &str) -> Result<Digest, BlobError> {
+    let mut reader = blobs.reader(Shelf::Preimages, space, name)?;
+    let mut hasher = Sha256::new();
+    while let Some(piece) = reader.piece()? {
+        hasher.update(&piece);
+    }
+    Ok(Digest::from_bytes(hasher.finalize().into()))
+}
+
+/// The name of the blob that has a file's content, by its state as receipts have it.
+fn blob_name(state: &FileState) -> &str {
+    state.digest.strip_prefix("hmac-sha256:").unwrap_or_default()
+}
+
+/// What is to stand there again, with the name of its content unless that lies at another path.
 fn then(
     parts: &Parts,
-    space: &SpaceId,
     change: &PathChange,
     looked: &[Looked],
+    kept: &Kept,
 ) -> Result<(Standing, Option<String>), Failure> {
     let Standing::File(was) = &change.before else {
         return Ok((change.before.clone(), None));
     };
-    let name = was.digest.strip_prefix("hmac-sha256:").unwrap_or_default();
+    let name = blob_name(was);
     let elsewhere = looked.iter().find_map(|looked| match &looked.seen.standing {
         Standing::File(state)
             if looked.seen.path != change.path && keyed_name(parts, &state.digest) == name =>
@@ -138,8 +182,9 @@ fn then(
         }
         Standing::File(_) | Standing::Absent | Standing::Folder | Standing::Other => None,
     });
-    let (digest, content) = match (parts.blobs.get(Shelf::Preimages, space, name), elsewhere) {
-        (Ok(content), _) => (Digest::of(&content).to_string(), Some(hex(&content))),
+    let kept = kept.get(name).unwrap_or(&Err(BlobError::Gone));
+    let (digest, content) = match (kept, elsewhere) {
+        (Ok(digest), _) => (digest.to_string(), Some(name.to_owned())),
         (Err(_), Some(digest)) => (digest, None),
         (Err(BlobError::Gone), None) => {
             return Err(refused(

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use effectd_contracts::digest::hex;
 use effectd_contracts::{Artifact, Code, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
 use serde_json::{Map, Value, json};
 
+use crate::beside::Beside;
 use crate::limits::{
     ARGV_MAX, ARGV_WORD_BYTES_MAX, COMMAND_TIME_MAX, OUTPUT_HEAD_BYTES_MAX, OUTPUT_KEPT_BYTES_MAX,
 };
@@ -51,6 +51,8 @@ impl Tool for Run {
                 "stderr": { "type": "string" },
                 "stdout_bytes": { "type": "integer", "minimum": 0, "x-public": true },
                 "stderr_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "stdout_kept_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "stderr_kept_bytes": { "type": "integer", "minimum": 0, "x-public": true },
                 "dry_run": { "type": "boolean", "x-public": true },
             })),
             "side_effects": ["process_exec", "filesystem_write"],
@@ -90,7 +92,8 @@ impl Tool for Run {
         Ok(())
     }
 
-    /// Quality is 1 for a program that ends well, and 0 otherwise. What is too long for the result becomes an artifact.
+    /// Quality is 1 for a program that ends well, and 0 otherwise. What is too long for the result goes beside it while the
+    /// program runs, and becomes an artifact.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         let mut child = start(workspace, &call.params)?;
         let stdin = params::optional_text(&call.params, "stdin").unwrap_or_default();
@@ -98,8 +101,9 @@ impl Tool for Run {
             let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
             // A program need not read what it is given.
             scope.spawn(move || input.map(|mut input| input.write_all(stdin.as_bytes())));
-            let out = scope.spawn(move || out.map(Kept::read).unwrap_or_default());
-            let err = scope.spawn(move || err.map(Kept::read).unwrap_or_default());
+            let beside = workspace.beside();
+            let out = scope.spawn(move || out.map(|out| Kept::read(out, STDOUT, beside)).unwrap_or_default());
+            let err = scope.spawn(move || err.map(|err| Kept::read(err, STDERR, beside)).unwrap_or_default());
             let status = child.wait();
             let joined = [out.join(), err.join()].map(Result::unwrap_or_default);
             (joined, status)
@@ -107,7 +111,8 @@ impl Tool for Run {
         let status = status.map_err(|error| failed(&format!("the program cannot be waited for: {error}")))?;
         let [out, err] = outputs;
         let mut result = json!({
-            "stdout": out.head(), "stderr": err.head(), "stdout_bytes": out.total, "stderr_bytes": err.total,
+            "stdout": out.head(), "stdout_bytes": out.total, "stdout_kept_bytes": out.kept,
+            "stderr": err.head(), "stderr_bytes": err.total, "stderr_kept_bytes": err.kept,
         });
         if let Some(code) = status.code() {
             result["exit_code"] = json!(code);
@@ -115,12 +120,13 @@ impl Tool for Run {
         if let Some(signal) = status.signal() {
             result["signal"] = json!(signal);
         }
-        let long = [("stdout", &out), ("stderr", &err)].into_iter();
+        let long = [("stdout", STDOUT, &out), ("stderr", STDERR, &err)].into_iter();
         let artifacts = long
-            .filter(|(_, kept)| kept.is_long())
-            .map(|(name, kept)| Artifact {
+            .filter(|(_, _, kept)| kept.is_long())
+            .map(|(name, stream, _)| Artifact {
                 name: name.to_owned(),
-                content: hex(&kept.bytes),
+                stream,
+                must: false,
             });
         Ok(ToolOutput {
             result,
@@ -197,37 +203,54 @@ fn start(workspace: &Workspace<'_>, params: &Map<String, Value>) -> Result<Child
         .map_err(|error| failed(&format!("{} cannot be started: {error}", argv[0])))
 }
 
-/// The beginning of an output, and how long all of it was.
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+
+/// The beginning of an output, how long all of it was, and how much of it is kept.
 #[derive(Debug, Default)]
 struct Kept {
-    bytes: Vec<u8>,
+    head: Vec<u8>,
     total: u64,
+    kept: u64,
 }
 
 impl Kept {
-    /// Reads to the end, so that the program is never stopped by a full pipe, and keeps what it may.
-    fn read(mut from: impl Read) -> Self {
-        let mut kept = Self::default();
-        let mut piece = [0; 16_384];
+    /// Reads to the end, so that the program is never stopped for good by a full pipe, and hands out what may be kept.
+    fn read(mut from: impl Read, stream: u8, beside: &dyn Beside) -> Self {
+        let (mut kept, mut taken) = (Self::default(), true);
+        let mut piece = [0; 65_536];
         while let Ok(count) = from.read(&mut piece) {
             if count == 0 {
                 break;
             }
             kept.total += count as u64;
-            let room = OUTPUT_KEPT_BYTES_MAX.get().saturating_sub(kept.bytes.len());
-            kept.bytes.extend_from_slice(&piece[..count.min(room)]);
+            let mut piece = &piece[..count];
+            if !kept.is_long() {
+                kept.head.extend_from_slice(piece);
+                if !kept.is_long() {
+                    kept.kept = kept.total;
+                    continue;
+                }
+                (kept.kept, piece) = (0, &kept.head);
+            }
+            let room = OUTPUT_KEPT_BYTES_MAX.get().saturating_sub(kept.kept);
+            let now = piece.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+            // If nobody takes it any more, the program still runs to its end.
+            taken = taken && beside.say(stream, &piece[..now]).is_ok();
+            kept.kept += if taken { now as u64 } else { 0 };
         }
         kept
     }
 
+    /// Whether there is more than stands in the result.
     fn is_long(&self) -> bool {
-        self.bytes.len() > OUTPUT_HEAD_BYTES_MAX.get()
+        self.head.len() > OUTPUT_HEAD_BYTES_MAX.get()
     }
 
     /// What stands in the result: bytes that are not text are marked as such.
     fn head(&self) -> String {
-        let end = self.bytes.len().min(OUTPUT_HEAD_BYTES_MAX.get());
-        String::from_utf8_lossy(&self.bytes[..end]).into_owned()
+        let end = self.head.len().min(OUTPUT_HEAD_BYTES_MAX.get());
+        String::from_utf8_lossy(&self.head[..end]).into_owned()
     }
 }
 
@@ -275,13 +298,40 @@ mod tests {
             .run(&Run, json!({ "argv": ["seq", "1", "200000"] }))
             .unwrap();
         let total = output.result["stdout_bytes"].as_u64().unwrap();
-        assert!(total > OUTPUT_KEPT_BYTES_MAX.get() as u64);
         assert_eq!(
             output.result["stdout"].as_str().unwrap().len(),
             OUTPUT_HEAD_BYTES_MAX.get()
         );
-        assert_eq!(output.artifacts.len(), 1);
-        assert_eq!(output.artifacts[0].content.len(), 2 * OUTPUT_KEPT_BYTES_MAX.get());
+        let named: Vec<_> = output.artifacts.iter().map(|artifact| &*artifact.name).collect();
+        assert_eq!(
+            (named.as_slice(), &output.result["stdout_kept_bytes"]),
+            (&["stdout"][..], &json!(total))
+        );
+        let expected: String = (1..=200_000).map(|number| format!("{number}\n")).collect();
+        assert!(place.said(STDOUT).unwrap() == expected.as_bytes());
+        assert_eq!(place.said(STDERR), None, "what is short is in the result alone");
+    }
+
+    /// Says nothing but the same byte.
+    struct Endless(u64);
+
+    impl Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let count = into.len().min(usize::try_from(self.0).unwrap_or(usize::MAX));
+            into[..count].fill(b'x');
+            self.0 -= count as u64;
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_is_counted_and_not_kept() {
+        let (max, line) = (OUTPUT_KEPT_BYTES_MAX.get(), crate::testing::Line::default());
+        let kept = Kept::read(Endless(max + 100_000), STDOUT, &line);
+        assert_eq!((kept.total, kept.kept), (max + 100_000, max));
+        assert_eq!(line.length(STDOUT), max);
+        let unheard = Kept::read(Endless(1 << 20), STDOUT, &crate::beside::Nobody);
+        assert_eq!((unheard.total, unheard.kept), (1 << 20, 0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod tool;
 pub mod workspace;
 
 mod before;
+mod beside;
 mod failpoint;
 mod params;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub mod command;
 pub mod diagnose;
 pub mod files;
 
+pub use beside::Beside;
 pub use spacepath::{Base, PathInvalid, SpacePath};
 pub use tool::{Tool, answer};
 pub use workspace::{FileProblem, Look, Workspace};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Largest call into the sandbox: a request of the largest size, or all that an undo puts back, and what the executor adds.
+/// Largest call into the sandbox: a request of the largest size, and what the executor adds.
 /// Fixed: runtime and child must agree on it.
 pub const CALL_BYTES_MAX: usize = 8 * 1_048_576;
 /// Longest path a tool takes, as Linux has it.
@@ -49,8 +49,8 @@ effectd_contracts::bounds! {
     COMMAND_TIME_MAX: Duration = 60_000, "tools.command_time_ms_max", 100 ..= 600_000;
     /// Beginning of a command's output that stands in its result.
     OUTPUT_HEAD_BYTES_MAX: usize = 16_384, "tools.output_head_bytes_max", 256 ..= 262_144;
-    /// Most of each of a command's two outputs that is kept; the rest is counted and dropped.
-    OUTPUT_KEPT_BYTES_MAX: usize = 786_432, "tools.output_kept_bytes_max", 4_096 ..= 786_432;
+    /// Most of each of a command's two outputs that is kept, in pieces as it comes; the rest is counted and dropped.
+    OUTPUT_KEPT_BYTES_MAX: u64 = 67_108_864, "tools.output_kept_bytes_max", 4_096 ..= 536_870_912;
     /// Longest error text that is diagnosed.
     DIAGNOSE_BYTES_MAX: usize = 65_536, "tools.diagnose_bytes_max", 256 ..= 524_288;
 }

@@ -1,18 +1,66 @@
 //! A space for unit tests: a folder, and calls into it without the sandbox.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use effectd_contracts::{CallMode, Failure, ProbeVerdict, Restore, Seen, ToolCall, ToolOutput};
 use serde_json::{Value, json};
 
+use crate::beside::Beside;
 use crate::spacepath::SpacePath;
 use crate::tool::Tool;
 use crate::workspace::Workspace;
 
 pub(crate) const SPACE: &str = "shared:household";
+
+/// What the pipeline hands over to have something put back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Undoing {
+    pub(crate) restore: Vec<Restore>,
+    pub(crate) contents: Vec<Vec<u8>>,
+}
+
+/// Somebody to talk to beside a call.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    said: Mutex<HashMap<u8, Vec<u8>>>,
+    waiting: Mutex<VecDeque<Vec<u8>>>,
+}
+
+impl Line {
+    /// How much was said in a stream.
+    pub(crate) fn length(&self, stream: u8) -> u64 {
+        self.said.lock().unwrap().get(&stream).map_or(0, Vec::len) as u64
+    }
+
+    /// Sends contents along, each in pieces of an odd size.
+    pub(crate) fn send(&self, contents: &[Vec<u8>]) {
+        let mut waiting = self.waiting.lock().unwrap();
+        waiting.clear();
+        for content in contents {
+            waiting.extend(content.chunks(7_919).map(<[u8]>::to_vec));
+            waiting.push_back(Vec::new());
+        }
+    }
+}
+
+impl Beside for Line {
+    fn say(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        let mut said = self.said.lock().unwrap();
+        said.entry(stream).or_default().extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn hear(&self) -> io::Result<Vec<u8>> {
+        let next = self.waiting.lock().unwrap().pop_front();
+        next.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
+    }
+}
 
 /// A space and a scratch folder.
 pub(crate) struct Place {
@@ -20,6 +68,7 @@ pub(crate) struct Place {
     root: File,
     scratch: File,
     name: String,
+    line: Line,
 }
 
 impl Place {
@@ -38,11 +87,13 @@ impl Place {
             root,
             scratch,
             name,
+            line: Line::default(),
         }
     }
 
     pub(crate) fn workspace(&self) -> Workspace<'_> {
-        Workspace::new(self.root.as_fd(), self.scratch.as_fd()).named(&self.name)
+        let workspace = Workspace::new(self.root.as_fd(), self.scratch.as_fd());
+        workspace.named(&self.name).with_beside(&self.line)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -159,10 +210,16 @@ impl Place {
     }
 
     /// Restores as the pipeline does it.
-    pub(crate) fn restore(&self, restore: Vec<Restore>) -> Result<ToolOutput, Failure> {
+    pub(crate) fn restore(&self, undoing: Undoing) -> Result<ToolOutput, Failure> {
         let tool = &crate::files::Undo;
         let mut call = self.call(tool, CallMode::Run, json!({ "receipt_id": "r" }));
-        call.restore = restore;
+        call.restore = undoing.restore;
+        self.line.send(&undoing.contents);
         self.answer(tool, &call)
+    }
+
+    /// What tools have said at length.
+    pub(crate) fn said(&self, stream: u8) -> Option<Vec<u8>> {
+        self.line.said.lock().unwrap().get(&stream).cloned()
     }
 }

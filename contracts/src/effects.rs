@@ -88,9 +88,10 @@ pub struct Restore {
     pub now: Standing,
     /// What is to stand there again.
     pub then: Standing,
-    /// The content of the file that is to stand there again, in hex.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<String>,
+    /// Whether the content of the file that is to stand there again comes beside the call, in pieces, in the order of these
+    /// entries. Otherwise it lies at another of the paths.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
 }
 
 /// A path that a tool may change.

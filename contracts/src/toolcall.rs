@@ -84,14 +84,17 @@ impl ToolOutput {
     }
 }
 
-/// Something long that a tool hands back.
+/// Something long that a tool has handed out beside its answer, in pieces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Artifact {
-    /// What it is, for people: `stdout`.
+    /// What it is, in one plain word for people: `stdout`.
     pub name: String,
-    /// Its bytes, in hex.
-    pub content: String,
+    /// Which pieces are its content.
+    pub stream: u8,
+    /// Whether the action has failed if it cannot be kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub must: bool,
 }
 
 /// Whether an interrupted run had its effect.

@@ -1,19 +1,17 @@
 //! `effectd artifacts`: what tools said at length.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use effectd_actors::artifacts;
 use effectd_contracts::{Receipt, ReceiptId};
-use hyper::Method;
-use hyper::body::Bytes;
 use serde_json::json;
 
 use super::backend::{Backend, Hand, Trouble};
 use super::output::{Form, Printer};
 use super::{Common, complain, undo};
-use crate::client::{ClientError, percent_encoded};
+use crate::client::percent_encoded;
 use crate::error::Error;
 use crate::exit::Exit;
 
@@ -94,9 +92,12 @@ impl Verb {
 
 impl List {
     fn show(&self, receipt: &Receipt) -> Exit {
-        let mut printer = Printer::new(self.output, true, &[("ARTIFACT", 64)]);
-        for name in artifacts::named(receipt) {
-            printer.row(&json!({ "artifact_id": name }), &[name]);
+        const COLUMNS: &[(&str, usize)] = &[("ARTIFACT", 64), ("NAME", 12), ("BYTES", 12)];
+        let mut printer = Printer::new(self.output, true, COLUMNS);
+        for artifact in artifacts::listed(receipt) {
+            let bytes = artifact.bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
+            let name = artifact.name.unwrap_or_default();
+            printer.row(&json!(artifact), &[artifact.artifact_id, name, &bytes]);
         }
         printer.finish();
         Exit::Done
@@ -121,15 +122,17 @@ impl Get {
                 return Ok(Exit::Usage);
             }
         };
-        let bytes = fetch(backend, receipt, name).await?;
         let written = match &self.file {
-            None => std::io::stdout().lock().write_all(&bytes),
-            Some(file) => new_file(file, &bytes),
+            None => {
+                let mut stdout = std::io::stdout().lock();
+                fetch(backend, receipt, name, &mut stdout).await?
+            }
+            Some(file) => new_file(backend, receipt, name, file).await?,
         };
         match written {
             Ok(()) => Ok(Exit::Done),
             // Whoever has closed the other end has seen enough.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Exit::Done),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Done),
             Err(error) => {
                 complain(&format!("the artifact cannot be written: {error}"));
                 Ok(Exit::Failed)
@@ -138,34 +141,59 @@ impl Get {
     }
 }
 
-/// Never in place of another file, and for nobody else to read.
-fn new_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// Never in place of another file, and for nobody else to read. One that is not whole is removed again.
+async fn new_file(
+    backend: &Backend,
+    receipt: &Receipt,
+    name: &str,
+    path: &Path,
+) -> Result<io::Result<()>, Trouble> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    let mut file = match options.write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => file,
+        Err(error) => return Ok(Err(error)),
+    };
+    let written = fetch(backend, receipt, name, &mut file).await;
+    let written = written.map(|written| written.and_then(|()| file.sync_all()));
+    if !matches!(written, Ok(Ok(()))) {
+        // Best effort: what went wrong with it is told in any case.
+        let _ = std::fs::remove_file(path);
+    }
+    written
 }
 
-async fn fetch(backend: &Backend, receipt: &Receipt, name: &str) -> Result<Vec<u8>, Trouble> {
-    match backend.hand() {
+/// Writes an artifact in pieces. The inner error is that of the writing.
+async fn fetch(
+    backend: &Backend,
+    receipt: &Receipt,
+    name: &str,
+    to: &mut impl Write,
+) -> Result<io::Result<()>, Trouble> {
+    let written = match backend.hand() {
         Hand::Daemon(mut client) => {
             let (receipt, name) = (
                 percent_encoded(receipt.receipt_id.as_str()),
                 percent_encoded(name),
             );
             let path = format!("/v1/receipts/{receipt}/artifacts/{name}");
-            let (status, body) = client.ask(Method::GET, &path, Bytes::new()).await?;
-            if status == 200 {
-                return Ok(body.to_vec());
-            }
-            let problem =
-                serde_json::from_slice(&body).map_err(|error| ClientError::Strange(error.to_string()))?;
-            Err(Trouble::Refused(problem))
+            let fetched = client.fetch(&path, |piece| to.write_all(piece)).await?;
+            fetched.map_err(Trouble::Refused)?
         }
         Hand::Direct(runtime) => {
-            let found = artifacts::fetch(runtime.pipeline().parts(), receipt, name);
-            Ok(found.map_err(|error| Error::Request(error.to_string()))?)
+            let told = |error: artifacts::ArtifactError| Error::Request(error.to_string());
+            let mut reader = artifacts::open(runtime.pipeline().parts(), receipt, name).map_err(told)?;
+            loop {
+                match reader.piece().map_err(told)? {
+                    None => break Ok(()),
+                    Some(piece) => {
+                        if let Err(error) = to.write_all(&piece) {
+                            break Err(error);
+                        }
+                    }
+                }
+            }
         }
-    }
+    };
+    Ok(written.and_then(|()| to.flush()))
 }

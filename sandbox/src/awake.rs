@@ -17,7 +17,7 @@ use crate::hear::{NOTES_BYTES_MAX, understand};
 use crate::limits::{AWAKE_END_US_MAX, AWAKE_REPLY_US_MAX};
 use crate::pool::{Pool, Ready};
 use crate::run::events_now;
-use crate::wire::{HEADER_BYTES, parse_header};
+use crate::wire::{HEADER_BYTES, Kind, parse_header};
 
 /// Most bytes of an answer that is taken here; a longer one takes its time anyway.
 const ANSWER_BYTES_MAX: usize = 16 * 1_024;
@@ -52,7 +52,11 @@ fn whole(child: &Ready, output_max: usize) -> Option<usize> {
     let mut bytes = [0; ANSWER_BYTES_MAX];
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
     let there = recv(child.channel.as_raw_fd(), &mut bytes, flags).ok()?;
-    let (_, length) = bytes[..there].first_chunk().and_then(parse_header)?;
+    let (kind, length) = bytes[..there].first_chunk().and_then(parse_header)?;
+    if kind == Kind::Piece {
+        // Who says much takes its time.
+        return None;
+    }
     let fits = length <= output_max.saturating_add(NOTES_BYTES_MAX) && there >= HEADER_BYTES + length;
     fits.then_some(HEADER_BYTES + length)
 }

@@ -16,6 +16,7 @@ mod rules;
 mod syscalls;
 
 mod awake;
+mod beside;
 mod cgroup;
 mod denials;
 mod ending;
@@ -39,6 +40,7 @@ pub mod layers;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use beside::{Beside, Outward, Piece};
 pub use call::{Answer, Call, Denial, DenialSource, Ending, Limits, Narrowing, Usage};
 pub use error::SandboxError;
 pub use pool::PoolSize;

@@ -4,7 +4,10 @@ use std::time::Duration;
 /// Oldest Landlock that is enough: from version 6 on, signals and abstract sockets are confined too.
 /// Fixed: less would not confine.
 pub const LANDLOCK_ABI_MIN: u32 = 6;
-/// Largest request into a child: all that an undo may put back, in hex, and the envelope fit.
+/// Largest piece of what goes beside a request or an answer: a few of them are held in memory for each call in flight.
+/// Fixed: runtime and child must agree on it.
+pub const PIECE_BYTES_MAX: usize = 65_536;
+/// Largest request into a child: the largest parameters and the envelope fit. What is longer goes beside it, in pieces.
 /// Fixed: runtime and child must agree on it.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1_048_576;
 /// Largest answer that any profile may allow: it is held in memory, once for each call in flight.

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::awake;
+use crate::beside::{self, Beside, Outward};
 use crate::call::{Call, Denial, DenialSource};
 use crate::cgroup::Cgroups;
 use crate::denials::Denials;
@@ -31,6 +32,7 @@ pub(crate) async fn run(
     mut child: Ready,
     call: &Call,
     drill: Option<Drill>,
+    beside: Beside,
 ) -> Result<Reply, SandboxError> {
     let pool = in_flight.pool();
     let ceilings = isolation::ceilings(pool, &call.limits);
@@ -41,7 +43,13 @@ pub(crate) async fn run(
     let frame = frame(call, &ceilings, pool.cgroups.as_deref(), drill)?;
     let begun = Instant::now();
     let mut denials = Denials::default();
-    let cause = converse(pool, &child, call, &frame, &ceilings, &mut denials).await?;
+    let said = Said {
+        frame: &frame,
+        beside,
+        timeout: call.timeout,
+        output_max: ceilings.output_bytes as usize,
+    };
+    let cause = converse(pool, &child, said, &mut denials).await?;
     let call = CallSummary {
         tool_id: call.tool_id.clone(),
         trace_id: call.trace_id.clone(),
@@ -78,28 +86,41 @@ fn frame(
     Ok(crate::wire::frame(Kind::Request, &orders, &call.request))
 }
 
+/// What is said to a child, and how much it may say.
+struct Said<'a> {
+    frame: &'a [u8],
+    beside: Beside,
+    timeout: Duration,
+    output_max: usize,
+}
+
 /// Sends the request and listens until one of the ways in which a call can end has come.
 async fn converse(
     pool: &Pool,
     child: &Ready,
-    call: &Call,
-    frame: &[u8],
-    ceilings: &Ceilings,
+    said: Said<'_>,
     denials: &mut Denials,
 ) -> Result<Cause, SandboxError> {
-    let deadline = tokio::time::Instant::now() + call.timeout;
+    let Said {
+        frame,
+        mut beside,
+        timeout,
+        output_max,
+    } = said;
+    let deadline = tokio::time::Instant::now() + timeout;
     // The child is on its way before anything else is prepared here.
     // If it has died while it waited, the channel will say so again.
     let sent = send_now(&child.channel, frame).unwrap_or(0);
     let frame = &frame[sent..];
     let mut told = Vec::new();
-    if frame.is_empty()
+    let all_sent = frame.is_empty() && beside.inward.is_none();
+    if all_sent
         && awake::is_worth_it(pool)
-        && let Some(cause) = awake::hear(child, ceilings.output_bytes as usize, &mut told)
+        && let Some(cause) = awake::hear(child, output_max, &mut told)
     {
         return over(pool, child, cause, told, denials).await;
     }
-    let interest = if frame.is_empty() {
+    let interest = if all_sent {
         Interest::READABLE
     } else {
         Interest::READABLE | Interest::WRITABLE
@@ -109,7 +130,8 @@ async fn converse(
     let cause = tokio::select! {
         biased;
         cause = refusals(&pool.profile, &listener, denials) => cause,
-        cause = exchange(&channel, frame, ceilings.output_bytes as usize, &mut told) => cause,
+        cause = hear(&channel, output_max, &mut told, beside.outward.as_mut()) => cause,
+        never = beside::tell(&channel, frame, &mut beside.inward) => match never {},
         () = tokio::time::sleep_until(deadline) => Cause::TimedOut,
     };
     drop((channel, listener));
@@ -170,22 +192,33 @@ pub(crate) fn watched(
 
 pub(crate) type Watched<'a> = AsyncFd<std::os::fd::BorrowedFd<'a>>;
 
-async fn exchange(channel: &Watched<'_>, frame: &[u8], output_max: usize, told: &mut Vec<Denial>) -> Cause {
-    if write_all(channel, frame).await.is_err() {
-        return Cause::Silent;
-    }
-    let mut head = Vec::with_capacity(HEADER_BYTES);
-    if read_up_to(channel, &mut head, HEADER_BYTES).await.is_err() {
-        // Something that is shorter than a head is no answer either.
-        return if head.is_empty() {
-            Cause::Silent
-        } else {
-            Cause::Garbage
-        };
-    }
-    let parsed = head.first_chunk::<HEADER_BYTES>().and_then(parse_header);
-    let Some((kind, length)) = parsed else {
-        return Cause::Garbage;
+/// Listens until the child has answered, and hands on what comes before that.
+async fn hear(
+    channel: &Watched<'_>,
+    output_max: usize,
+    told: &mut Vec<Denial>,
+    mut outward: Option<&mut Outward>,
+) -> Cause {
+    let (kind, length) = loop {
+        let mut head = Vec::with_capacity(HEADER_BYTES);
+        if read_up_to(channel, &mut head, HEADER_BYTES).await.is_err() {
+            // Something that is shorter than a head is no answer either.
+            return if head.is_empty() {
+                Cause::Silent
+            } else {
+                Cause::Garbage
+            };
+        }
+        let parsed = head.first_chunk::<HEADER_BYTES>().and_then(parse_header);
+        match (parsed, &mut outward) {
+            (Some((Kind::Piece, length)), Some(outward)) => {
+                if let Some(cause) = outward.take(channel, length).await {
+                    return cause;
+                }
+            }
+            (Some((Kind::Piece, _)), None) | (None, _) => return Cause::Garbage,
+            (Some(said), _) => break said,
+        }
     };
     if length > output_max.saturating_add(NOTES_BYTES_MAX) {
         return Cause::OutputLimit;
@@ -210,7 +243,7 @@ fn send_now(channel: &impl AsRawFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-async fn write_all(channel: &Watched<'_>, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) async fn write_all(channel: &Watched<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut guard = channel.writable().await?;
         let written = guard.try_io(|fd| {

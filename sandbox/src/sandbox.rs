@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use effectd_contracts::SandboxProfile;
 use nix::unistd::{getegid, geteuid};
 
+use crate::beside::Beside;
 use crate::call::{Answer, Call};
 use crate::cgroup::Cgroups;
 use crate::drill::Drill;
@@ -148,20 +149,26 @@ impl Sandbox {
     /// The same in two steps, for callers who have something to do while the kernel takes the processes down. What comes is
     /// the reply, as soon as nothing that the call started can ever run again.
     pub async fn ask(&self, call: Call) -> Result<Reply, SandboxError> {
-        self.make(&call, None).await
+        self.ask_with(call, Beside::default()).await
+    }
+
+    /// The same with something long that goes in or comes out beside the call, in pieces.
+    pub async fn ask_with(&self, call: Call, beside: Beside) -> Result<Reply, SandboxError> {
+        self.make(&call, None, beside).await
     }
 
     /// The same with an attack of our own in place of the tool.
     pub(crate) async fn drill(&self, call: Call, drill: Drill) -> Result<Answer, SandboxError> {
-        Ok(self.make(&call, Some(drill)).await?.settle().await)
+        let reply = self.make(&call, Some(drill), Beside::default()).await?;
+        Ok(reply.settle().await)
     }
 
-    async fn make(&self, call: &Call, drill: Option<Drill>) -> Result<Reply, SandboxError> {
+    async fn make(&self, call: &Call, drill: Option<Drill>, beside: Beside) -> Result<Reply, SandboxError> {
         call.check()?;
         let pool = self.pool_for(call.effective_profile(), &call.space_root)?;
         let in_flight = pool.enter();
         let child = pool.take().await?;
-        crate::run::run(in_flight, child, call, drill).await
+        crate::run::run(in_flight, child, call, drill, beside).await
     }
 
     /// Starts the zygote for a (profile, space root) and waits for its first child, so that the first call finds it ready,

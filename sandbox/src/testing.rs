@@ -18,7 +18,7 @@ use crate::limits::{DENIALS_NAMED_MAX, OUTPUT_BYTES_MAX};
 use crate::sys::seccomp;
 use crate::syscalls;
 use crate::wire::{
-    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, pack_ended, parse_header, unpack_ended,
+    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, pack_ended, parse_header, piece_head, unpack_ended,
     unpack_failure, unpack_request,
 };
 
@@ -151,6 +151,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         frame(Kind::Reply, b"[]", b""),
         frame(Kind::Unconfined, failure, b""),
         frame(Kind::Panicked, b"", b""),
+        [&piece_head(1, 5)[..], b"piece"].concat(),
         frame(Kind::Request, orders, b"request"),
         frame(Kind::Request, orders, b"request")[HEADER_BYTES..].to_vec(),
         br#""Ready""#.to_vec(),
@@ -200,8 +201,8 @@ mod tests {
         let samples = samples();
         let reply = understand(Kind::Reply, &samples[0][HEADER_BYTES..], 100, &mut told);
         assert_eq!((reply, told.len()), (Cause::Replied(b"answer".to_vec()), 1));
-        assert!(unpack_request(&samples[5]).is_some());
+        assert!(unpack_request(&samples[6]).is_some());
         assert!(unpack_failure(&samples[2][HEADER_BYTES..]).is_some());
-        assert!(serde_json::from_slice::<Booted>(&samples[7]).is_ok());
+        assert!(serde_json::from_slice::<Booted>(&samples[8]).is_ok());
     }
 }

@@ -100,15 +100,18 @@ pub(crate) enum Kind {
     Reply,
     /// Child: the tool's code panicked.
     Panicked,
+    /// Either: a piece of something long; see [`crate::beside`].
+    Piece,
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [
+    const ALL: [Kind; 6] = [
         Kind::Ready,
         Kind::Unconfined,
         Kind::Request,
         Kind::Reply,
         Kind::Panicked,
+        Kind::Piece,
     ];
 
     const fn number(self) -> u32 {
@@ -118,6 +121,7 @@ impl Kind {
             Kind::Request => 3,
             Kind::Reply => 4,
             Kind::Panicked => 5,
+            Kind::Piece => 6,
         }
     }
 }
@@ -128,6 +132,13 @@ pub(crate) fn header(kind: Kind, length: usize) -> [u8; HEADER_BYTES] {
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[4..8].copy_from_slice(&kind.number().to_le_bytes());
     bytes[8..].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    bytes
+}
+
+/// What stands before the bytes of a piece: the head of its frame, and which stream it belongs to.
+pub(crate) fn piece_head(stream: u8, length: usize) -> [u8; HEADER_BYTES + 1] {
+    let mut bytes = [stream; HEADER_BYTES + 1];
+    bytes[..HEADER_BYTES].copy_from_slice(&header(Kind::Piece, 1 + length));
     bytes
 }
 

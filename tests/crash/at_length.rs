@@ -11,13 +11,61 @@ use serde_json::Value;
 
 use crate::Test;
 use crate::harness::asynchronously;
-use crate::place::{PATIENCE, Place, request_how};
+use crate::place::{Order, PATIENCE, Place, request_how};
 use crate::tools::{AT_LENGTH, NEVER, SAFE};
 
-pub(crate) const TESTS: &[Test] = &[(
-    "what_a_tool_says_at_length_is_found_by_its_receipt",
-    found_by_its_receipt,
-)];
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "what_a_tool_says_at_length_is_found_by_its_receipt",
+        found_by_its_receipt,
+    ),
+    (
+        "a_kill_while_a_tool_says_much_leaves_nothing_with_a_name_and_drafts_are_swept",
+        killed_while_it_speaks,
+    ),
+];
+
+/// The files of long outputs, by what they are.
+fn kept(place: &Place) -> (usize, usize) {
+    let mut found = (0, 0);
+    let spaces = fs::read_dir(place.state().join("blobs/artifacts"));
+    for space in spaces.into_iter().flatten().flatten() {
+        for file in fs::read_dir(space.path()).unwrap().flatten() {
+            if file.file_name().to_string_lossy().starts_with("draft-") {
+                found.1 += 1;
+            } else {
+                found.0 += 1;
+            }
+        }
+    }
+    found
+}
+
+fn killed_while_it_speaks() {
+    let place = Place::new();
+    place.stop_tools(Some("at_length"));
+    let request = request_how("a", SAFE, "at length");
+    let marker = place.marker();
+    let process = place.start(&Order {
+        mode: "exec",
+        requests: vec![request.clone()],
+        stop_at: None,
+    });
+    assert_eq!(marker.recv_timeout(PATIENCE).unwrap(), "stopped");
+    // All was said; that it is being written has no handle to wait at.
+    let begun = Instant::now();
+    while kept(&place) != (0, 1) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", kept(&place));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    process.kill();
+    assert_eq!(kept(&place), (0, 1), "nothing has a name");
+    place.stop_tools(None);
+    let ended = place.run("wait", &[request]);
+    assert_eq!(ended.report.receipts.len(), 1, "it is taken up again: {ended:?}");
+    let place_now = kept(&place);
+    assert_eq!(place_now, (1, 0), "kept once, and the draft is gone");
+}
 
 fn effectd(place: &Place, arguments: &[&str]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());

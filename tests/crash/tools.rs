@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use effectd::adapters::{Tool, Workspace};
-use effectd::contracts::digest::hex;
 use effectd::contracts::{
     Artifact, Code, Failure, Phase, ProbeVerdict, Repeat, ToolCall, ToolOutput, ToolSpec,
 };
@@ -106,7 +105,7 @@ impl Tool for Counter {
 
     /// Counts. The parameter `how` asks for trouble; a control file stops the tool before or after its effect, until it is
     /// killed.
-    fn run(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         let how = call.params.get("how").and_then(Value::as_str).unwrap_or_default();
         let runs = add_line(&format!("runs-{}", name(call)), "run");
         if let Some(times) = how.strip_prefix("busy:") {
@@ -137,9 +136,15 @@ impl Tool for Counter {
             }
             "at length" => {
                 let name = "words".to_owned();
-                let content = hex(AT_LENGTH.repeat(10_000).as_bytes());
+                let words = AT_LENGTH.repeat(10_000);
+                workspace
+                    .beside()
+                    .say(7, words.as_bytes())
+                    .expect("somebody listens");
+                stop_if_asked("at_length");
+                let (stream, must) = (7, false);
                 return Ok(ToolOutput {
-                    artifacts: vec![Artifact { name, content }],
+                    artifacts: vec![Artifact { name, stream, must }],
                     ..ToolOutput::new(json!({ "count": count }), None)
                 });
             }

@@ -15,6 +15,11 @@ use crate::harness::{Place, Running, program};
 
 /// A place whose policy lets the planner ask for dangerous tools.
 fn dangerous() -> Place {
+    allowing(&["wc", "rm"])
+}
+
+/// The same, with these programs.
+pub(crate) fn allowing(programs: &[&str]) -> Place {
     let place = Place::seeded();
     let file = place.state().join("policy/policy.toml");
     let mut text = std::fs::read_to_string(&file).unwrap();
@@ -28,7 +33,7 @@ fn dangerous() -> Place {
         "\"files.write_text\" = \"allow\"",
         "\"files.write_text\" = \"require_approval\", \"files.delete\" = \"allow\"",
     );
-    text = text.replace("commands = []", "commands = [\"wc\", \"rm\"]");
+    text = text.replace("commands = []", &format!("commands = {programs:?}"));
     for tool in ["files.delete", "command.run"] {
         text += &format!(
             "\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:household\"\npurpose = \"tool:{tool}\"\n"
@@ -39,7 +44,7 @@ fn dangerous() -> Place {
     place
 }
 
-fn request(action: &str, tool: &str, params: Value) -> ActionRequest {
+pub(crate) fn request(action: &str, tool: &str, params: Value) -> ActionRequest {
     let mut request = json!({
         "action_id": action, "subject_id": "agent://planner@deviceA", "space_id": "shared:household",
         "tool_id": tool, "params": params,
@@ -63,7 +68,7 @@ async fn held(runtime: &Runtime, request: ActionRequest) -> Held {
     }
 }
 
-async fn approved(runtime: &Runtime, request: ActionRequest) -> effectd::contracts::Receipt {
+pub(crate) async fn approved(runtime: &Runtime, request: ActionRequest) -> effectd::contracts::Receipt {
     let action = request.action_id.clone();
     let held = held(runtime, request).await;
     let parts = runtime.pipeline().parts();

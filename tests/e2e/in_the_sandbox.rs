@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use effectd::contracts::{CallMode, Code, Failure, RiskLevel, ToolCall, ToolOutput, ToolReply, ToolSpec};
-use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
+use effectd_sandbox::{Beside, Call, Ending, Limits, Narrowing, Outward, Sandbox, SandboxConfig};
 use serde_json::{Value, json};
 
 use crate::harness::program;
@@ -12,7 +12,8 @@ use crate::harness::program;
 /// How a call ended.
 #[derive(Debug)]
 enum Came {
-    Done(ToolOutput),
+    /// Done, with so many bytes beside the answer.
+    Done(ToolOutput, u64),
     Failed(Failure),
     Killed(Code),
 }
@@ -21,7 +22,7 @@ impl Came {
     #[track_caller]
     fn done(self) -> ToolOutput {
         match self {
-            Came::Done(output) => output,
+            Came::Done(output, _) => output,
             other @ (Came::Failed(_) | Came::Killed(_)) => panic!("{other:?}"),
         }
     }
@@ -64,23 +65,38 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         },
         RiskLevel::Read | RiskLevel::Write => Narrowing::default(),
     };
-    let answer = sandbox
-        .call(Call {
-            tool_id: spec.tool_id.clone(),
-            profile: spec.effective_profile(),
-            high_isolation: false,
-            space_root: root.to_owned(),
-            request: serde_json::to_vec(&request).unwrap(),
-            limits: Limits::default(),
-            timeout: Duration::from_millis(timeout_ms),
-            trace_id: "trace".parse().unwrap(),
-            narrowing,
-        })
-        .await
-        .unwrap();
+    // Long outputs are taken, and only counted here.
+    let (to, mut pieces) = tokio::sync::mpsc::channel(4);
+    let beside = Beside {
+        inward: None,
+        outward: Some(Outward {
+            to,
+            bytes_max: 64 << 20,
+        }),
+    };
+    let taking = tokio::spawn(async move {
+        let mut bytes = 0;
+        while let Some(piece) = pieces.recv().await {
+            bytes += piece.bytes.len() as u64;
+        }
+        bytes
+    });
+    let call = Call {
+        tool_id: spec.tool_id.clone(),
+        profile: spec.effective_profile(),
+        high_isolation: false,
+        space_root: root.to_owned(),
+        request: serde_json::to_vec(&request).unwrap(),
+        limits: Limits::default(),
+        timeout: Duration::from_millis(timeout_ms),
+        trace_id: "trace".parse().unwrap(),
+        narrowing,
+    };
+    let answer = sandbox.ask_with(call, beside).await.unwrap().settle().await;
+    let taken = taking.await.unwrap();
     match answer.ending {
         Ending::Replied(bytes) => match serde_json::from_slice(&bytes).unwrap() {
-            ToolReply::Done(output) => Came::Done(output),
+            ToolReply::Done(output) => Came::Done(output, taken),
             ToolReply::Failed(failure) => Came::Failed(failure),
             ToolReply::Probed(verdict) => panic!("{verdict:?}"),
         },
@@ -142,8 +158,12 @@ fn a_command_works_in_the_space_and_nowhere_else() {
 fn a_command_that_says_much_or_takes_long_is_bounded() {
     let space = space();
     calls(space.path(), |call| {
-        let output = call("command.run", json!({ "argv": ["seq", "1", "1000000"] }), 30_000).done();
+        let ran = call("command.run", json!({ "argv": ["seq", "1", "1000000"] }), 30_000);
+        let Came::Done(output, beside) = ran else {
+            panic!("{ran:?}")
+        };
         assert!(output.result["stdout_bytes"].as_u64().unwrap() > 6_000_000);
+        assert_eq!(output.result["stdout_kept_bytes"], beside);
         assert_eq!(
             (output.artifacts.len(), output.artifacts[0].name.as_str()),
             (1, "stdout")

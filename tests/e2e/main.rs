@@ -11,6 +11,7 @@ mod harness;
 #[path = "../harness/mod.rs"]
 mod shared;
 
+mod at_length;
 mod bad_input;
 mod first_use;
 mod held;

@@ -4,10 +4,7 @@
 //! stand there now and what is to stand there again. So the tool needs no memory of its own, and undoing an undo is the
 //! same thing once more.
 
-use effectd_contracts::digest::unhex;
-use effectd_contracts::{
-    Digest, Failure, Restore, Standing, ToolCall, ToolOutput, ToolSpec, Touch, UNDO_TOOL,
-};
+use effectd_contracts::{Failure, Restore, Standing, ToolCall, ToolOutput, ToolSpec, Touch, UNDO_TOOL};
 use serde_json::{Map, Value, json};
 
 use crate::before::now;
@@ -40,6 +37,7 @@ impl Tool for Undo {
                 "folders_kept": { "type": "integer", "minimum": 0, "x-public": true },
                 "dry_run": { "type": "boolean", "x-public": true },
             })),
+            "timeout_ms": 30000,
             "repeat": "safe",
         }))
     }
@@ -78,7 +76,7 @@ struct Step<'r> {
     path: SpacePath,
     now: &'r Standing,
     then: &'r Standing,
-    content: Option<Vec<u8>>,
+    beside: bool,
 }
 
 fn steps(restore: &[Restore]) -> Result<Vec<Step<'_>>, Failure> {
@@ -86,12 +84,11 @@ fn steps(restore: &[Restore]) -> Result<Vec<Step<'_>>, Failure> {
         .iter()
         .map(|one| {
             let path = SpacePath::parse(&one.path).map_err(|why| params::invalid("receipt_id", why))?;
-            let content = one.content.as_deref().map(unhex);
             Ok(Step {
                 path,
                 now: &one.now,
                 then: &one.then,
-                content: content.map(|content| content.unwrap_or_default()),
+                beside: one.beside,
             })
         })
         .collect()
@@ -131,23 +128,18 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
     let mut moves = Vec::new();
     for step in steps {
         if &now(workspace, &step.path)? == step.then {
+            if step.beside {
+                let skipped = workspace.hear_all(|_| Ok(()));
+                skipped.map_err(FileProblem::io("read what was kept"))?;
+            }
             continue;
         }
-        match (step.then, &step.content) {
+        match (step.then, step.beside) {
             (Standing::Folder, _) => drop(workspace.make_folder(&step.path)?),
-            (Standing::File(state), Some(content)) => {
-                if Digest::of(content).to_string() != state.digest {
-                    return Err(FileProblem::Changed);
-                }
-                drafts.push(workspace.draft(
-                    &step.path,
-                    content,
-                    Some(state.mode),
-                    Existing::Replace,
-                    mark,
-                )?);
+            (Standing::File(state), true) => {
+                drafts.push(workspace.draft_heard(&step.path, state, Existing::Replace, mark)?);
             }
-            (Standing::File(_), None) => {
+            (Standing::File(_), false) => {
                 let from = source(steps, step).ok_or(FileProblem::Changed)?;
                 moves.push((from, step));
             }

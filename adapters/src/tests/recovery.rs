@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
-use effectd_contracts::digest::hex;
 use effectd_contracts::{Code, ProbeVerdict, Repeat, Restore, Standing};
 
 use super::{prepare, samples};
 use crate::spacepath::SpacePath;
-use crate::testing::Place;
+use crate::testing::{Place, Undoing};
 use crate::workspace::Look;
 
 /// Everything in the space: permissions and content.
@@ -30,17 +29,22 @@ fn look(place: &Place, paths: &[SpacePath]) -> Vec<Look> {
 }
 
 /// What the pipeline would hand over: what must be there, what is to be there again.
-fn restore(now: &[Look], then: &[Look]) -> Vec<Restore> {
-    let pairs = now.iter().filter_map(|now| {
-        let then = then.iter().find(|then| then.seen.path == now.seen.path)?;
-        (then.seen.standing != now.seen.standing).then(|| Restore {
+fn restore(now: &[Look], then: &[Look]) -> Undoing {
+    let mut undoing = Undoing::default();
+    for now in now {
+        let then = then.iter().find(|then| then.seen.path == now.seen.path);
+        let Some(then) = then.filter(|then| then.seen.standing != now.seen.standing) else {
+            continue;
+        };
+        undoing.contents.extend(then.content.clone());
+        undoing.restore.push(Restore {
             path: now.seen.path.clone(),
             now: now.seen.standing.clone(),
             then: then.seen.standing.clone(),
-            content: then.content.as_deref().map(hex),
-        })
-    });
-    pairs.collect()
+            beside: then.content.is_some(),
+        });
+    }
+    undoing
 }
 
 #[test]

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 
+use crate::beside::{Beside, Nobody};
 use crate::spacepath::{Base, SpacePath};
 
 pub use look::{Content, FileKind, Look, Stat};
@@ -27,6 +28,7 @@ pub struct Workspace<'a> {
     root: BorrowedFd<'a>,
     scratch: BorrowedFd<'a>,
     root_name: &'a str,
+    beside: &'a dyn Beside,
 }
 
 /// How the kernel is to walk a path: beneath the folder it starts from, through no link of any kind.
@@ -50,7 +52,19 @@ impl<'a> Workspace<'a> {
             root,
             scratch,
             root_name: ".",
+            beside: &Nobody,
         }
+    }
+
+    /// The same, with somebody to talk to beside the call.
+    pub fn with_beside(mut self, beside: &'a dyn Beside) -> Self {
+        self.beside = beside;
+        self
+    }
+
+    /// Who takes and gives what is too long for the call and its answer.
+    pub fn beside(&self) -> &'a dyn Beside {
+        self.beside
     }
 
     /// The same, with the name under which programs that are started find the root.

@@ -1,13 +1,15 @@
 //! Changing: the whole file or nothing, also when the power fails.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use effectd_contracts::{Digest, FileState};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, RenameFlags, openat2, renameat, renameat2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+use sha2::{Digest as _, Sha256};
 
 use super::look::{FileKind, Stat};
 use super::{FOLDER, FileProblem, Workspace, beneath};
@@ -117,6 +119,39 @@ impl Workspace<'_> {
             .map_err(FileProblem::io("write the file"))?;
         file.sync_all().map_err(FileProblem::io("sync the file"))?;
         Ok(draft)
+    }
+
+    /// New content beside its place, made from what is sent along with the call. It must be what it was.
+    pub fn draft_heard(
+        &self,
+        path: &SpacePath,
+        wanted: &FileState,
+        existing: Existing,
+        mark: &str,
+    ) -> Result<Draft, FileProblem> {
+        let (draft, mut file) = self.open_draft(path, Some(wanted.mode), existing, mark)?;
+        let mut hasher = Sha256::new();
+        let heard = self.hear_all(|piece| {
+            hasher.update(piece);
+            file.write_all(piece)
+        });
+        heard.map_err(FileProblem::io("write the file"))?;
+        if Digest::from_bytes(hasher.finalize().into()).to_string() != wanted.digest {
+            return Err(FileProblem::Changed);
+        }
+        file.sync_all().map_err(FileProblem::io("sync the file"))?;
+        Ok(draft)
+    }
+
+    /// Hears one content that was sent along, to its end.
+    pub fn hear_all(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            let piece = self.beside().hear()?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            take(&piece)?;
+        }
     }
 
     /// A copy of a file beside its place, made in pieces.

@@ -367,8 +367,8 @@ fn a_sweep_removes_drafts_of_every_space() {
     let mut writer = first.writer(Shelf::Artifacts, &home).unwrap();
     writer.write(&counted(3 * CHUNK_BYTES)).unwrap();
     assert_eq!(files(folder.path()).len(), 1);
-    // As a kill leaves it.
-    std::mem::forget(writer);
+    // As another process finds it that comes after a kill.
     blobs(folder.path(), 1 << 24).sweep().unwrap();
     assert!(files(folder.path()).is_empty());
+    drop(writer);
 }

@@ -1,10 +1,10 @@
 //! One child, from its birth to its one answer.
 
-use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
@@ -14,16 +14,18 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use super::At;
 use super::identity::write_maps;
 use super::tree::{TMP, WORKSPACE, World};
+use crate::beside::chunks;
 use crate::call::{Denial, DenialSource, Narrowing};
 use crate::ending::{EXIT_ABORTED, EXIT_CPU_LIMIT, EXIT_FILE_LIMIT, EXIT_MEMORY_LIMIT};
 use crate::limits::{
-    CPU_GRACE_S, DENIAL_TEXT_BYTES_MAX, DENIALS_NAMED_MAX, REQUEST_BYTES_MAX, TMP_FILES_MAX,
+    CPU_GRACE_S, DENIAL_TEXT_BYTES_MAX, DENIALS_NAMED_MAX, PIECE_BYTES_MAX, REQUEST_BYTES_MAX, TMP_FILES_MAX,
 };
 use crate::profile::ChildNamespace;
 use crate::rules::{self, Scope};
 use crate::sys::{mount, process, seccomp, socket};
 use crate::wire::{
-    Boot, HEADER_BYTES, Kind, Orders, SetupFailure, Step, frame, header, parse_header, unpack_request,
+    Boot, HEADER_BYTES, Kind, Orders, SetupFailure, Step, frame, header, parse_header, piece_head,
+    unpack_request,
 };
 
 /// Runs one request inside the confined process and returns the answer's bytes. It belongs to the embedding program, which
@@ -55,7 +57,14 @@ const TMP_SLOT: i32 = 5;
 #[derive(Debug)]
 pub struct ChildCtx {
     deadline: Instant,
-    denials: RefCell<Vec<Denial>>,
+    denials: Mutex<Vec<Denial>>,
+    /// Pieces of several threads must not be mixed.
+    saying: Mutex<()>,
+    hearing: Mutex<Channel>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ChildCtx {
@@ -84,9 +93,38 @@ impl ChildCtx {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Hands out a piece of something long, and waits until the runtime has room for it. Which of the long things it is, the
+    /// answer says.
+    pub fn say(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        let _alone = lock(&self.saying);
+        let mut channel = Channel::default();
+        for chunk in chunks(bytes) {
+            channel.write_all(&piece_head(stream, chunk.len()))?;
+            channel.write_all(chunk)?;
+        }
+        Ok(())
+    }
+
+    /// The next piece of what was sent beside the request; an empty one ends one content. An error means that there is no
+    /// more of it.
+    pub fn hear(&self) -> io::Result<Vec<u8>> {
+        let mut channel = lock(&self.hearing);
+        let mut head = [0; HEADER_BYTES];
+        channel.read_exact(&mut head)?;
+        match parse_header(&head) {
+            Some((Kind::Piece, length)) if (1..=1 + PIECE_BYTES_MAX).contains(&length) => {
+                let mut bytes = vec![0; length];
+                channel.read_exact(&mut bytes)?;
+                bytes.remove(0);
+                Ok(bytes)
+            }
+            Some(_) | None => Err(io::Error::from(io::ErrorKind::InvalidData)),
+        }
+    }
+
     /// Records a path that the kernel refused. Only the child sees these, so they are marked as its own words.
     pub fn report_denied_path(&self, path: &str) {
-        let mut denials = self.denials.borrow_mut();
+        let mut denials = lock(&self.denials);
         let mut what = path.to_owned();
         let cut = (0..=DENIAL_TEXT_BYTES_MAX.min(what.len()))
             .rev()
@@ -113,20 +151,29 @@ pub(super) fn run(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>)
         let _gone = nix::unistd::write(channel, &frame(Kind::Unconfined, &text, &[]));
         process::exit_now(1);
     }
-    let mut channel = Channel;
-    let frame = match serve(zygote, &mut channel) {
+    let frame = match serve(zygote) {
         // The runtime closed the channel: this child is not needed any more.
         Err(_) => process::exit_now(0),
         Ok(frame) => frame,
     };
-    process::exit_now(i32::from(channel.write_all(&frame).is_err()))
+    process::exit_now(i32::from(Channel::default().write_all(&frame).is_err()))
 }
 
 /// The channel, used by plain reads and writes: the socket calls stay banned.
-struct Channel;
+#[derive(Debug, Default)]
+struct Channel {
+    /// What came with the request and belongs to what follows it.
+    early: Vec<u8>,
+}
 
 impl Read for Channel {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.early.is_empty() {
+            let count = self.early.len().min(into.len());
+            into[..count].copy_from_slice(&self.early[..count]);
+            self.early.drain(..count);
+            return Ok(count);
+        }
         Ok(nix::unistd::read(process::slot(CHANNEL), into)?)
     }
 }
@@ -295,11 +342,14 @@ fn rehearse(boot: &Boot) {
     std::hint::black_box(understood);
 }
 
-fn serve(zygote: &Zygote, channel: &mut Channel) -> io::Result<Vec<u8>> {
-    let (orders, request) = receive(channel)?;
+fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
+    let mut channel = Channel::default();
+    let (orders, request) = receive(&mut channel)?;
     let ctx = ChildCtx {
         deadline: Instant::now() + Duration::from_millis(orders.timeout_ms),
-        denials: RefCell::default(),
+        denials: Mutex::default(),
+        saying: Mutex::default(),
+        hearing: Mutex::new(channel),
     };
     if let Err(failure) = narrow(zygote, &orders) {
         return Ok(frame(Kind::Unconfined, &serde_json::to_vec(&failure)?, &[]));
@@ -308,7 +358,7 @@ fn serve(zygote: &Zygote, channel: &mut Channel) -> io::Result<Vec<u8>> {
         Some(drill) => drill.run(),
         None => (zygote.dispatch)(&ctx, &request),
     }));
-    let denials = serde_json::to_vec(&ctx.denials.into_inner())?;
+    let denials = serde_json::to_vec(&*lock(&ctx.denials))?;
     Ok(match answer {
         Ok(answer) => frame(Kind::Reply, &denials, &answer),
         Err(_) => frame(Kind::Panicked, &[], &[]),
@@ -327,11 +377,15 @@ fn receive(channel: &mut Channel) -> io::Result<(Orders, Vec<u8>)> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let head = bytes.first_chunk().ok_or_else(invalid)?;
     let (kind, length) = parse_header(head).ok_or_else(invalid)?;
-    if kind != Kind::Request || length > 2 * REQUEST_BYTES_MAX || there > HEADER_BYTES + length {
+    let whole = HEADER_BYTES + length;
+    if kind != Kind::Request || length > 2 * REQUEST_BYTES_MAX {
         return Err(invalid());
     }
-    bytes.resize(HEADER_BYTES + length, 0);
-    channel.read_exact(&mut bytes[there..])?;
+    if there > whole {
+        channel.early = bytes[whole..there].to_vec();
+    }
+    bytes.resize(whole, 0);
+    channel.read_exact(&mut bytes[there.min(whole)..])?;
     unpack_request(&bytes[HEADER_BYTES..]).ok_or_else(invalid)
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Promise {
 pub(crate) struct Ground<'a> {
     pub(crate) workspace: BorrowedFd<'a>,
     pub(crate) tmp: BorrowedFd<'a>,
+    /// The way beside the call; a control has none.
+    pub(crate) beside: Option<&'a ChildCtx>,
 }
 
 fn attack_by_name(name: &str) -> Attack {
@@ -38,6 +40,7 @@ pub(crate) fn dispatch(ctx: &ChildCtx, request: &[u8]) -> Vec<u8> {
     let ground = Ground {
         workspace: ctx.workspace(),
         tmp: ctx.tmp(),
+        beside: Some(ctx),
     };
     let answer = attack_by_name(request["attack"].as_str().unwrap())(&ground, &request["with"]);
     serde_json::to_vec(&answer).unwrap()
@@ -52,6 +55,7 @@ pub(crate) fn control_main(arguments: &[String]) {
     let ground = Ground {
         workspace: workspace.as_fd(),
         tmp: tmp.as_fd(),
+        beside: None,
     };
     let answer = attack_by_name(&arguments[1])(&ground, &serde_json::from_str(&arguments[2]).unwrap());
     println!("{answer}");

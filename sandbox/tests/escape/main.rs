@@ -31,6 +31,7 @@ mod narrowing;
 mod neighbours;
 mod network;
 mod ownership;
+mod pieces;
 mod processes;
 mod replies;
 mod smoke;
@@ -59,6 +60,7 @@ fn promises() -> Vec<Promise> {
         ceilings::promises(),
         honest::promises(),
         load::promises(),
+        pieces::promises(),
         replies::promises(),
         survivors::promises(),
         unsupported::promises(),
@@ -84,6 +86,7 @@ fn attacks() -> Vec<(&'static str, Attack)> {
         ceilings::ATTACKS,
         honest::ATTACKS,
         load::ATTACKS,
+        pieces::ATTACKS,
         replies::ATTACKS,
         survivors::ATTACKS,
     ];

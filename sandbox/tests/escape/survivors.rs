@@ -42,6 +42,7 @@ fn daemonise(_: &Ground<'_>, with: &Value) -> Value {
             &Ground {
                 workspace: nix_stdin(),
                 tmp: nix_stdin(),
+                beside: None,
             },
             with,
         );
