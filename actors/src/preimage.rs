@@ -249,7 +249,7 @@ async fn keep(
         };
         let goes_on = touched
             .iter()
-            .any(|touch| touch.goes_on && touch.path == seen.path);
+            .any(|touch| touch.goes_to.is_some() && touch.path == seen.path);
         if goes_on && content.is_none() {
             continue;
         }
@@ -378,10 +378,27 @@ pub(crate) async fn observe(parts: &Parts, action: &Action<Claimed>, prepared: &
             path: was.path.clone(),
             before: keyed(parts, &was.standing),
             after: keyed(parts, &is.seen.standing),
+            moved_to: folder_moved(was, before, &after, &prepared.touched),
         });
     }
     undoable &= !changes.is_empty();
     Effects::Observed(Observed { changes, undoable })
+}
+
+/// Where a folder has gone: it is not here any more, and one stands where the tool said that it would go.
+fn folder_moved(was: &Seen, before: &[Seen], after: &[Looked], touched: &[Touch]) -> Option<String> {
+    let touch = touched.iter().find(|touch| touch.path == was.path)?;
+    let to = touch.goes_to.as_ref()?;
+    let then = before.iter().find(|seen| &seen.path == to)?;
+    let now = |path: &str| {
+        let looked = after.iter().find(|looked| looked.seen.path == path);
+        looked.map(|looked| &looked.seen.standing)
+    };
+    let moved = was.standing == Standing::Folder
+        && then.standing == Standing::Absent
+        && now(&was.path) == Some(&Standing::Absent)
+        && now(to) == Some(&Standing::Folder);
+    moved.then(|| to.clone())
 }
 
 /// Whether what was there could be put back: nothing, a folder, or content that is kept or lives on at another path.

@@ -60,26 +60,27 @@ pub(crate) fn touched(
     params: &Map<String, Value>,
 ) -> Result<Vec<Touch>, Failure> {
     let observed = changes(parts, space, params)?;
-    let moved = |change: &PathChange| goes_on(&observed, change);
     Ok(observed
         .changes
         .iter()
         .map(|change| Touch {
             path: change.path.clone(),
-            goes_on: moved(change),
+            goes_to: goes_to(&observed, change),
         })
         .collect())
 }
 
-/// Whether what stands at the change's path now goes back to another path, and so need not be kept.
-fn goes_on(observed: &Observed, change: &PathChange) -> bool {
-    let Standing::File(now) = &change.after else {
-        return false;
-    };
-    observed.changes.iter().any(|other| {
-        other.path != change.path
-            && matches!(&other.before, Standing::File(then) if then.digest == now.digest)
-    })
+/// Where what stands at the change's path now goes back to, if it is another path; then it need not be kept.
+fn goes_to(observed: &Observed, change: &PathChange) -> Option<String> {
+    let back = observed.changes.iter().find(|other| {
+        let moved = other.moved_to.as_ref() == Some(&change.path);
+        let same = match (&change.after, &other.before) {
+            (Standing::File(now), Standing::File(then)) => now.digest == then.digest,
+            (Standing::File(_) | Standing::Absent | Standing::Folder | Standing::Other, _) => false,
+        };
+        other.path != change.path && (moved || same)
+    });
+    back.map(|other| other.path.clone())
 }
 
 /// What is to be put back, and the blobs with its contents, in its order.
@@ -113,10 +114,11 @@ pub(crate) async fn plan(
                 now: is.clone(),
                 then: is.clone(),
                 beside: false,
+                from: None,
             });
             continue;
         }
-        let interrupted = seen == Standing::Absent && goes_on(&observed, change);
+        let interrupted = seen == Standing::Absent && goes_to(&observed, change).is_some();
         if seen != change.after && !interrupted {
             let why = format!("{} has changed since; nothing was undone", change.path);
             return Err(refused(Code::StateChanged, why));
@@ -127,6 +129,7 @@ pub(crate) async fn plan(
             now: is.clone(),
             then,
             beside: content.is_some(),
+            from: change.moved_to.clone(),
         });
         plan.contents.extend(content);
     }

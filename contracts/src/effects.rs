@@ -40,6 +40,9 @@ pub struct PathChange {
     pub before: Standing,
     /// What stands there now.
     pub after: Standing,
+    /// Where the folder that stood here has gone, with all that is in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<String>,
 }
 
 /// One path, and what stood there when somebody looked.
@@ -92,6 +95,9 @@ pub struct Restore {
     /// entries. Otherwise it lies at another of the paths.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside: bool,
+    /// Where the folder that is to stand here again lies now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// A path that a tool may change.
@@ -99,8 +105,8 @@ pub struct Restore {
 pub struct Touch {
     /// Where, as requests write it: `workspace/…`.
     pub path: String,
-    /// Whether the content goes on elsewhere in the space, so that it need not be kept for an undo.
-    pub goes_on: bool,
+    /// Where in the space its content goes, if it goes on there: then it need not be kept for an undo.
+    pub goes_to: Option<String>,
 }
 
 impl Touch {
@@ -108,15 +114,15 @@ impl Touch {
     pub fn replaced(path: impl Into<String>) -> Self {
         Self {
             path: path.into(),
-            goes_on: false,
+            goes_to: None,
         }
     }
 
     /// A path whose content goes elsewhere in the space.
-    pub fn moved(path: impl Into<String>) -> Self {
+    pub fn moved(path: impl Into<String>, to: impl Into<String>) -> Self {
         Self {
             path: path.into(),
-            goes_on: true,
+            goes_to: Some(to.into()),
         }
     }
 }

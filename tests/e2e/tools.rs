@@ -137,6 +137,57 @@ fn folders_that_were_made_on_the_way_go_with_the_undo() {
 }
 
 #[test]
+fn a_folder_is_moved_and_moved_back_with_all_that_is_in_it() {
+    let place = ready(Who::Myself);
+    std::fs::create_dir_all(place.path("workspace/dir/deep")).unwrap();
+    std::fs::write(place.path("workspace/dir/deep/x"), "x").unwrap();
+    let (from, to) = ("from_path=workspace/dir", "to_path=workspace/a/b/home");
+    let moved = done(&place, &["files.move", from, to]);
+    let observed = &moved["receipt"]["effects"]["observed"];
+    let change = observed["changes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|change| change["path"] == "workspace/dir")
+        .unwrap();
+    assert_eq!(
+        (&change["moved_to"], &observed["undoable"]),
+        (&"workspace/a/b/home".into(), &true.into()),
+        "{observed}"
+    );
+    std::fs::write(place.path("workspace/a/b/home/new"), "since").unwrap();
+    let undone = undo(&place, &moved).json(0);
+    let there = |name: &str| std::fs::read_to_string(place.path("workspace").join(name)).unwrap_or_default();
+    assert_eq!(
+        (there("dir/deep/x").as_str(), there("dir/new").as_str()),
+        ("x", "since")
+    );
+    assert!(
+        !place.path("workspace/a").exists(),
+        "made on the way, and gone with it"
+    );
+    undo(&place, &undone).json(0);
+    assert_eq!(there("a/b/home/deep/x"), "x");
+    assert!(!place.path("workspace/dir").exists());
+    let into_itself = attempt(
+        &place,
+        &[
+            "files.move",
+            "from_path=workspace/a",
+            "to_path=workspace/a/b/inside",
+        ],
+    );
+    assert_eq!(into_itself.json(2)["code"], "params_invalid");
+    let deleted = attempt(
+        &place,
+        &["files.copy", "from_path=workspace/a", "to_path=workspace/c"],
+    );
+    let told = deleted.json(1);
+    assert_eq!(told["code"], "not_a_file", "{told}");
+    assert!(told.to_string().contains("files.move takes a folder"), "{told}");
+}
+
+#[test]
 fn dangerous_tools_are_denied_by_default() {
     let place = ready(Who::Myself);
     std::fs::create_dir_all(place.path("workspace")).unwrap();

@@ -1,4 +1,4 @@
-//! `files.move`: moves or renames a file within the space.
+//! `files.move`: moves or renames a file or a folder within the space.
 
 use effectd_contracts::{Failure, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch};
 use serde_json::{Map, Value, json};
@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 use super::copy::{check_two_paths, existing, two_paths_schema};
 use crate::before::{before, now, same_content};
 use crate::params;
-use crate::spacepath::Base;
+use crate::spacepath::{Base, SpacePath};
 use crate::tool::Tool;
-use crate::workspace::Workspace;
+use crate::workspace::{Existing, FileKind, FileProblem, Workspace};
 
-/// Moves one file. Another file is overwritten only if that is asked for.
+/// Moves one file, or one folder with all that is in it. Another file is overwritten only if that is asked for, a folder never.
 #[derive(Debug, Clone, Copy)]
 pub struct Move;
 
@@ -23,7 +23,8 @@ impl Tool for Move {
         params::writes(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
-            "description": "Moves or renames a file within the space; another file is overwritten only if that is asked for.",
+            "description": "Moves or renames a file or a folder within the space; another file is overwritten only if that is asked for, a \
+                folder never.",
             "params_schema": two_paths_schema(),
             "result_schema": params::object(&["moved"], json!({
                 "moved": { "type": "boolean", "x-public": true },
@@ -48,6 +49,14 @@ impl Tool for Move {
                 return Err(params::invalid(name, why));
             }
         }
+        let (from, to) = (
+            params::file(params, "from_path")?,
+            params::file(params, "to_path")?,
+        );
+        if to.to_string().starts_with(&format!("{from}/")) {
+            let why = "it lies in from_path; a folder cannot be moved into itself";
+            return Err(params::invalid("to_path", why));
+        }
         Ok(())
     }
 
@@ -57,7 +66,7 @@ impl Tool for Move {
             params::file(params, "to_path").ok()?,
         );
         Some(vec![
-            Touch::moved(from.to_string()),
+            Touch::moved(from.to_string(), to.to_string()),
             Touch::replaced(to.to_string()),
         ])
     }
@@ -68,7 +77,11 @@ impl Tool for Move {
             params::file(&call.params, "from_path")?,
             params::file(&call.params, "to_path")?,
         );
-        workspace.move_file(&from, &to, existing(&call.params))?;
+        if is_folder(workspace, &from)? {
+            workspace.move_folder(&from, &to)?;
+        } else {
+            workspace.move_file(&from, &to, existing(&call.params))?;
+        }
         let moved = workspace.stat(&from)?.is_none() && workspace.stat(&to)?.is_some();
         let quality = if moved { 1.0 } else { 0.0 };
         Ok(ToolOutput::new(json!({ "moved": true }), Some(quality)))
@@ -79,8 +92,12 @@ impl Tool for Move {
             params::file(&call.params, "from_path")?,
             params::file(&call.params, "to_path")?,
         );
-        workspace.open_file(&from)?;
-        workspace.may_place(&to, existing(&call.params))?;
+        if is_folder(workspace, &from)? {
+            workspace.may_place(&to, Existing::Keep)?;
+        } else {
+            workspace.open_file(&from)?;
+            workspace.may_place(&to, existing(&call.params))?;
+        }
         Ok(ToolOutput::new(json!({ "moved": false, "dry_run": true }), None))
     }
 
@@ -94,14 +111,20 @@ impl Tool for Move {
             return Ok(ProbeVerdict::CannotSay);
         };
         let (from_is, to_is) = (now(workspace, &from)?, now(workspace, &to)?);
+        let folder = (from_was, to_was, &to_is) == (&Standing::Folder, &Standing::Absent, &Standing::Folder);
         Ok(if &from_is == from_was && &to_is == to_was {
             ProbeVerdict::NotDone
-        } else if from_is == Standing::Absent && same_content(&to_is, from_was) {
+        } else if from_is == Standing::Absent && (same_content(&to_is, from_was) || folder) {
             ProbeVerdict::Done
         } else {
             ProbeVerdict::CannotSay
         })
     }
+}
+
+fn is_folder(workspace: &Workspace<'_>, path: &SpacePath) -> Result<bool, FileProblem> {
+    let stat = workspace.stat(path)?;
+    Ok(stat.is_some_and(|stat| stat.kind == FileKind::Folder))
 }
 
 #[cfg(test)]
@@ -131,11 +154,34 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_other_file_systems_are_refused() {
+    fn a_folder_is_moved_with_all_that_is_in_it_and_never_over_another() {
         let place = Place::new();
-        place.put("dir/x", b"");
-        let params = json!({ "from_path": "workspace/dir", "to_path": "workspace/b" });
-        assert_eq!(place.run(&Move, params).unwrap_err().code, Code::NotAFile);
+        place.put("dir/deep/x", b"x");
+        place.put("other/y", b"y");
+        let params = |to: &str, overwrite: bool| json!({ "from_path": "workspace/dir", "to_path": to, "overwrite": overwrite });
+        let before = place.names();
+        for (to, code) in [
+            ("workspace/other", Code::NotAFile),
+            ("workspace/other/y", Code::FileExists),
+            ("workspace/dir/deep/new", Code::ParamsInvalid),
+            ("workspace/other/y/z", Code::NotAFolder),
+        ] {
+            for overwrite in [false, true] {
+                let failure = place.run(&Move, params(to, overwrite)).unwrap_err();
+                assert_eq!(failure.code, code, "{to}: {failure}");
+                assert_eq!(place.names(), before, "{to}");
+            }
+        }
+        assert!(place.dry_run(&Move, params("workspace/new/home", false)).is_ok());
+        assert_eq!(place.names(), before);
+        let output = place.run(&Move, params("workspace/new/home", false)).unwrap();
+        assert_eq!(output.quality, Some(1.0));
+        assert_eq!(place.get("new/home/deep/x"), Some(b"x".to_vec()));
+        assert!(!place.path("dir").exists());
+    }
+
+    #[test]
+    fn other_file_systems_are_refused() {
         let scratch = json!({ "from_path": "workspace/a", "to_path": "tmp/b" });
         assert_eq!(
             Move.check(scratch.as_object().unwrap()).unwrap_err().code,

@@ -77,6 +77,7 @@ struct Step<'r> {
     now: &'r Standing,
     then: &'r Standing,
     beside: bool,
+    from: Option<SpacePath>,
 }
 
 fn steps(restore: &[Restore]) -> Result<Vec<Step<'_>>, Failure> {
@@ -84,11 +85,13 @@ fn steps(restore: &[Restore]) -> Result<Vec<Step<'_>>, Failure> {
         .iter()
         .map(|one| {
             let path = SpacePath::parse(&one.path).map_err(|why| params::invalid("receipt_id", why))?;
+            let from = one.from.as_deref().map(SpacePath::parse).transpose();
             Ok(Step {
                 path,
                 now: &one.now,
                 then: &one.then,
                 beside: one.beside,
+                from: from.map_err(|why| params::invalid("receipt_id", why))?,
             })
         })
         .collect()
@@ -125,7 +128,7 @@ fn check_all(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<(), FilePr
 /// Returns how many folders stayed since they are not empty.
 fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result<usize, FileProblem> {
     let mut drafts: Vec<Draft> = Vec::new();
-    let mut moves = Vec::new();
+    let (mut moves, mut folders) = (Vec::new(), Vec::new());
     for step in steps {
         if &now(workspace, &step.path)? == step.then {
             if step.beside {
@@ -135,7 +138,10 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
             continue;
         }
         match (step.then, step.beside) {
-            (Standing::Folder, _) => drop(workspace.make_folder(&step.path)?),
+            (Standing::Folder, _) => match &step.from {
+                Some(from) => folders.push((from, &step.path)),
+                None => drop(workspace.make_folder(&step.path)?),
+            },
             (Standing::File(state), true) => {
                 drafts.push(workspace.draft_heard(&step.path, state, Existing::Replace, mark)?);
             }
@@ -147,6 +153,9 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
         }
     }
     // First what is moved away, so that nothing is written over it.
+    for (from, to) in folders {
+        workspace.move_folder(from, to)?;
+    }
     for (from, to) in moves {
         workspace.move_file(&from.path, &to.path, Existing::Replace)?;
     }

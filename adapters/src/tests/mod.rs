@@ -106,6 +106,10 @@ pub(crate) fn samples() -> Vec<(&'static dyn Tool, Value)> {
             &files::Move,
             json!({ "from_path": "workspace/text", "to_path": "workspace/private", "overwrite": true }),
         ),
+        (
+            &files::Move,
+            json!({ "from_path": "workspace/folder", "to_path": "workspace/new/home" }),
+        ),
         (&files::Delete, json!({ "path": "workspace/text" })),
     ]
 }

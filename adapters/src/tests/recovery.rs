@@ -28,11 +28,25 @@ fn look(place: &Place, paths: &[SpacePath]) -> Vec<Look> {
     place.workspace().look(paths, 1 << 20).unwrap()
 }
 
+/// Where a folder that is to stand here again lies now: the samples make no other folder at the place to which one goes.
+fn moved_from(now: &Look, then: &Standing, nows: &[Look], thens: &[Look]) -> Option<String> {
+    if (&now.seen.standing, then) != (&Standing::Absent, &Standing::Folder) {
+        return None;
+    }
+    let gone = |look: &&Look| {
+        let then = thens.iter().find(|then| then.seen.path == look.seen.path);
+        look.seen.standing == Standing::Folder
+            && then.is_some_and(|then| then.seen.standing == Standing::Absent)
+    };
+    let deepest = nows.iter().filter(gone).max_by_key(|look| look.seen.path.len());
+    deepest.map(|look| look.seen.path.clone())
+}
+
 /// What the pipeline would hand over: what must be there, what is to be there again.
-fn restore(now: &[Look], then: &[Look]) -> Undoing {
+fn restore(nows: &[Look], thens: &[Look]) -> Undoing {
     let mut undoing = Undoing::default();
-    for now in now {
-        let then = then.iter().find(|then| then.seen.path == now.seen.path);
+    for now in nows {
+        let then = thens.iter().find(|then| then.seen.path == now.seen.path);
         let Some(then) = then.filter(|then| then.seen.standing != now.seen.standing) else {
             continue;
         };
@@ -42,6 +56,7 @@ fn restore(now: &[Look], then: &[Look]) -> Undoing {
             now: now.seen.standing.clone(),
             then: then.seen.standing.clone(),
             beside: then.content.is_some(),
+            from: moved_from(now, &then.seen.standing, nows, thens),
         });
     }
     undoing
@@ -74,7 +89,9 @@ fn a_probe_tells_what_was_done_from_what_was_not() {
         assert_eq!(probe(None), ProbeVerdict::CannotSay, "{} {params}", tool.id());
         for touch in tool.touches(params.as_object().unwrap()).unwrap() {
             let name = touch.path.strip_prefix("workspace/").unwrap();
-            place.put(name, b"somebody else was here");
+            if !place.path(name).is_dir() {
+                place.put(name, b"somebody else was here");
+            }
         }
         assert_eq!(probe(before), ProbeVerdict::CannotSay, "{} {params}", tool.id());
     }

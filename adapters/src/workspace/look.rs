@@ -126,7 +126,8 @@ impl Workspace<'_> {
         match seen.kind {
             FileKind::File => {}
             FileKind::Link => return Err(at(Errno::ELOOP)),
-            FileKind::Folder | FileKind::Special => return Err(FileProblem::NotAFile),
+            FileKind::Folder => return Err(FileProblem::Folder),
+            FileKind::Special => return Err(FileProblem::NotAFile),
         }
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let opened = self.open(path, flags).map_err(&at)?;

@@ -92,8 +92,8 @@ impl From<FileProblem> for Failure {
             ),
             FileProblem::Folder => (
                 Code::NotAFile,
-                "what is there is a folder, and files are moved, copied and deleted one by one, so that each can be undone; \
-                 files.list with recursive names them"
+                "what is there is a folder, and files are read, copied and deleted one by one, so that each can be undone; \
+                 files.list with recursive names them, and files.move takes a folder as a whole"
                     .to_owned(),
             ),
             FileProblem::TooLarge { bytes_max } => (

@@ -275,16 +275,38 @@ impl Workspace<'_> {
             Some(_) => {}
         }
         replaceable(self.stat(to)?, existing)?;
-        let old = self.folder_of(from)?;
-        let (new, mut made) = self.create_folders(to)?;
         let flags = match existing {
             Existing::Replace => RenameFlags::empty(),
             Existing::Keep => RenameFlags::RENAME_NOREPLACE,
         };
+        self.rename(from, to, flags, at)
+    }
+
+    fn rename(
+        &self,
+        from: &SpacePath,
+        to: &SpacePath,
+        flags: RenameFlags,
+        at: impl Fn(Errno) -> FileProblem,
+    ) -> Result<(), FileProblem> {
+        let old = self.folder_of(from)?;
+        let (new, mut made) = self.create_folders(to)?;
         renameat2(old.as_fd(), from.file_name(), new.as_fd(), to.file_name(), flags).map_err(at)?;
         made.keep();
         fsync(new.as_fd()).map_err(FileProblem::at("sync the folder"))?;
         fsync(old.as_fd()).map_err(FileProblem::at("sync the folder"))
+    }
+
+    /// Moves a folder with all that is in it, creating the folders of its new place. Nothing may stand there.
+    pub fn move_folder(&self, from: &SpacePath, to: &SpacePath) -> Result<(), FileProblem> {
+        let at = FileProblem::at("move the folder");
+        match self.stat(from)? {
+            None => return Err(at(Errno::ENOENT)),
+            Some(stat) if stat.kind != FileKind::Folder => return Err(at(Errno::ENOTDIR)),
+            Some(_) => {}
+        }
+        self.may_place(to, Existing::Keep)?;
+        self.rename(from, to, RenameFlags::RENAME_NOREPLACE, at)
     }
 
     /// Removes a file.
