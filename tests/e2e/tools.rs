@@ -141,7 +141,7 @@ fn a_folder_is_moved_and_moved_back_with_all_that_is_in_it() {
     let place = ready(Who::Myself);
     std::fs::create_dir_all(place.path("workspace/dir/deep")).unwrap();
     std::fs::write(place.path("workspace/dir/deep/x"), "x").unwrap();
-    let (from, to) = ("from_path=workspace/dir", "to_path=workspace/a/b/home");
+    let (from, to) = ("from_path=workspace/dir", "to_path=workspace/a/b/house");
     let moved = done(&place, &["files.move", from, to]);
     let observed = &moved["receipt"]["effects"]["observed"];
     let change = observed["changes"]
@@ -152,10 +152,10 @@ fn a_folder_is_moved_and_moved_back_with_all_that_is_in_it() {
         .unwrap();
     assert_eq!(
         (&change["moved_to"], &observed["undoable"]),
-        (&"workspace/a/b/home".into(), &true.into()),
+        (&"workspace/a/b/house".into(), &true.into()),
         "{observed}"
     );
-    std::fs::write(place.path("workspace/a/b/home/new"), "since").unwrap();
+    std::fs::write(place.path("workspace/a/b/house/new"), "since").unwrap();
     let undone = undo(&place, &moved).json(0);
     let there = |name: &str| std::fs::read_to_string(place.path("workspace").join(name)).unwrap_or_default();
     assert_eq!(
@@ -167,7 +167,7 @@ fn a_folder_is_moved_and_moved_back_with_all_that_is_in_it() {
         "made on the way, and gone with it"
     );
     undo(&place, &undone).json(0);
-    assert_eq!(there("a/b/home/deep/x"), "x");
+    assert_eq!(there("a/b/house/deep/x"), "x");
     assert!(!place.path("workspace/dir").exists());
     let into_itself = attempt(
         &place,

@@ -172,11 +172,11 @@ mod tests {
                 assert_eq!(place.names(), before, "{to}");
             }
         }
-        assert!(place.dry_run(&Move, params("workspace/new/home", false)).is_ok());
+        assert!(place.dry_run(&Move, params("workspace/new/house", false)).is_ok());
         assert_eq!(place.names(), before);
-        let output = place.run(&Move, params("workspace/new/home", false)).unwrap();
+        let output = place.run(&Move, params("workspace/new/house", false)).unwrap();
         assert_eq!(output.quality, Some(1.0));
-        assert_eq!(place.get("new/home/deep/x"), Some(b"x".to_vec()));
+        assert_eq!(place.get("new/house/deep/x"), Some(b"x".to_vec()));
         assert!(!place.path("dir").exists());
     }
 

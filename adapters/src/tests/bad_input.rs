@@ -206,7 +206,19 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
                 if name == "from_path" {
                     bad["to_path"] = json!("workspace/free");
                 }
-                refused(&place, tool, &bad, &[*code], trap);
+                // A folder may be moved, and where it lies is not another place.
+                if tool.id() == "files.move"
+                    && bad["from_path"] == "workspace/folder"
+                    && *trap == "workspace/folder"
+                {
+                    continue;
+                }
+                // What lies in what is moved is no place for it, whatever that is.
+                let from = bad["from_path"].as_str().unwrap_or_default();
+                let inside =
+                    tool.id() == "files.move" && name == "to_path" && trap.starts_with(&format!("{from}/"));
+                let code = if inside { Code::ParamsInvalid } else { *code };
+                refused(&place, tool, &bad, &[code], trap);
             }
         }
     }

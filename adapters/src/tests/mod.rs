@@ -108,7 +108,7 @@ pub(crate) fn samples() -> Vec<(&'static dyn Tool, Value)> {
         ),
         (
             &files::Move,
-            json!({ "from_path": "workspace/folder", "to_path": "workspace/new/home" }),
+            json!({ "from_path": "workspace/folder", "to_path": "workspace/new/house" }),
         ),
         (&files::Delete, json!({ "path": "workspace/text" })),
     ]

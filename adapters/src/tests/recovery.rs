@@ -33,6 +33,13 @@ fn moved_from(now: &Look, then: &Standing, nows: &[Look], thens: &[Look]) -> Opt
     if (&now.seen.standing, then) != (&Standing::Absent, &Standing::Folder) {
         return None;
     }
+    // The folders that are made on the way are not the one that is moved.
+    let on_the_way = thens.iter().any(|other| {
+        other.seen.standing == Standing::Folder && other.seen.path.starts_with(&format!("{}/", now.seen.path))
+    });
+    if on_the_way {
+        return None;
+    }
     let gone = |look: &&Look| {
         let then = thens.iter().find(|then| then.seen.path == look.seen.path);
         look.seen.standing == Standing::Folder
