@@ -1,11 +1,13 @@
 //! The runtime as it stands behind the door.
 
 use effectd_actors::{Pipeline, Swap};
-use effectd_contracts::{ActionRequest, Principal, Receipt};
+use effectd_bus::StoreError;
+use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
 use effectd_gateway::Host;
-use effectd_gateway::problem::Problem;
+use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
 
+use crate::error::Error;
 use crate::judge;
 use crate::policy_store;
 use crate::runtime::Runtime;
@@ -43,6 +45,17 @@ impl Host for Runtime {
     fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem> {
         policy_store::prepare(self.state(), &**self.store(), judge::change(change))
             .map_err(|error| judge::problem(&error))
+    }
+
+    fn rotate_key(&self) -> Result<KeyEntry, Problem> {
+        let rotated = tokio::runtime::Handle::current().block_on(Runtime::rotate_key(self));
+        rotated.map_err(|error| {
+            if let Error::Store(StoreError::Invalid(why)) = error {
+                Problem::of(Kind::NoMoreKeys, why)
+            } else {
+                judge::problem(&error)
+            }
+        })
     }
 
     fn explain_request(

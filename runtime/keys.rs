@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use effectd_actors::{Identity, Store, log};
+use effectd_actors::{DeviceKey, Identity, Store, log};
 use effectd_contracts::{KeyEntry, Timestamp};
 use zeroize::Zeroizing;
 
@@ -30,10 +30,8 @@ pub(crate) fn blobs(directory: &Path) -> Result<Zeroizing<[u8; 32]>, Error> {
 pub fn current(directory: &Path, store: &dyn Store) -> Result<Identity, Error> {
     let next = directory.join(NEXT);
     if next.exists() {
-        let digest = key(&directory.join(DIGEST))?;
-        let waiting = Identity::new(&*key(&next)?, *digest);
-        let last = log::keys(store)?.pop();
-        if last.is_some_and(|last| last.key_id == waiting.key_id()) {
+        let waiting = DeviceKey::new(&*key(&next)?);
+        if is_last(store, &waiting)? {
             put_in_place(directory)?;
         } else {
             remove(&next)?;
@@ -42,18 +40,43 @@ pub fn current(directory: &Path, store: &dyn Store) -> Result<Identity, Error> {
     identity(directory)
 }
 
+/// Whether the log says that this key signs.
+fn is_last(store: &dyn Store, key: &DeviceKey) -> Result<bool, Error> {
+    let last = log::keys(store)?.pop();
+    Ok(last.is_some_and(|last| last.key_id == key.key_id()))
+}
+
+/// Another key signs from now on.
+#[derive(Debug)]
+pub struct Rotation {
+    /// The key itself.
+    pub key: DeviceKey,
+    /// What the log says about it.
+    pub entry: KeyEntry,
+    /// Whether it lies where the old one was. If not, the next start moves it: the log has the last word.
+    pub in_place: Result<(), Error>,
+}
+
 /// Puts another key in the place of the one that signs. The log names it first, by the word of both keys, and keeps the
-/// public part of the old one; the old secret is gone.
-pub fn rotate(directory: &Path, store: &dyn Store, now: Timestamp) -> Result<KeyEntry, Error> {
-    let old = current(directory, store)?;
+/// public part of the old one; the old secret is gone. Nobody may sign meanwhile.
+pub fn rotate(directory: &Path, store: &dyn Store, now: Timestamp) -> Result<Rotation, Error> {
+    let old = current(directory, store)?.key();
     log::enrol(store, &old, now)?;
     log::check_room(store)?;
-    let next = directory.join(NEXT);
-    let digest = key(&directory.join(DIGEST))?;
-    let new = Identity::new(&*key(&next)?, *digest);
-    let entry = log::succeed(store, &old, &new, now)?;
-    put_in_place(directory)?;
-    Ok(entry)
+    let new = DeviceKey::new(&*key(&directory.join(NEXT))?);
+    let entry = match log::succeed(store, &old, &new, now) {
+        Ok(entry) => entry,
+        // It may have been noted all the same; then there is no way back.
+        Err(error) => match log::keys(store)?.pop() {
+            Some(entry) if entry.key_id == new.key_id() => entry,
+            Some(_) | None => return Err(error.into()),
+        },
+    };
+    Ok(Rotation {
+        key: new,
+        entry,
+        in_place: put_in_place(directory),
+    })
 }
 
 fn put_in_place(directory: &Path) -> Result<(), Error> {
@@ -163,9 +186,9 @@ mod tests {
         let store = effectd_bus::memory::open(std::sync::Arc::new(SystemClock)).unwrap();
         let now = SystemClock.now();
         let first = current(folder.path(), &store).unwrap();
-        log::enrol(&store, &first, now).unwrap();
-        log::enrol(&store, &first, now).unwrap();
-        let entry = rotate(folder.path(), &store, now).unwrap();
+        log::enrol(&store, &first.key(), now).unwrap();
+        log::enrol(&store, &first.key(), now).unwrap();
+        let entry = rotate(folder.path(), &store, now).unwrap().entry;
         let second = current(folder.path(), &store).unwrap();
         assert_eq!(
             (entry.key_id, entry.previous),
@@ -179,8 +202,8 @@ mod tests {
         assert!(!next.exists());
         // Cut off after the log knew: the new key signs.
         make(&next).unwrap();
-        let third = Identity::new(&read(&next).unwrap(), [0; 32]);
-        log::succeed(&store, &second, &third, now).unwrap();
+        let third = DeviceKey::new(&read(&next).unwrap());
+        log::succeed(&store, &second.key(), &third, now).unwrap();
         assert_eq!(current(folder.path(), &store).unwrap().key_id(), third.key_id());
         assert!(!next.exists());
         assert_eq!(log::keys(&store).unwrap().len(), 3);
@@ -193,19 +216,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = effectd_bus::memory::open(std::sync::Arc::new(SystemClock)).unwrap();
         let now = SystemClock.now();
-        let mut last = Identity::new(&[0; 32], [0; 32]);
+        let mut last = DeviceKey::new(&[0; 32]);
         log::enrol(&store, &last, now).unwrap();
         for n in 2..KEYS_MAX {
             let mut secret = [0; 32];
             secret[..8].copy_from_slice(&n.to_be_bytes());
-            let next = Identity::new(&secret, [0; 32]);
+            let next = DeviceKey::new(&secret);
             log::succeed(&store, &last, &next, now).unwrap();
             last = next;
         }
         // The last one that there is room for.
-        let current = current(folder.path(), &store).unwrap();
+        let current = current(folder.path(), &store).unwrap().key();
         log::succeed(&store, &last, &current, now).unwrap();
-        let refused = rotate(folder.path(), &store, now).map_err(|error| error.to_string());
+        let refused = rotate(folder.path(), &store, now)
+            .map(|_| ())
+            .map_err(|error| error.to_string());
         assert!(refused.is_err_and(|why| why.contains("as many as it may")));
         assert!(!folder.path().join(NEXT).exists(), "nothing was begun");
         log::enrol(&store, &current, now).unwrap();

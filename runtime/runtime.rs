@@ -4,14 +4,14 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use effectd_actors::limits::STOP_MAX;
+use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
 use effectd_actors::withdraw::withdraw;
 use effectd_actors::{
     Answer, Canceller, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry, Withdrawal, log,
 };
 use effectd_bus::limits::BLOB_QUOTA_BYTES;
-use effectd_bus::{Blobs, Store, embedded};
-use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, Origin, Principal};
+use effectd_bus::{Blobs, Store, StoreError, embedded};
+use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
 use effectd_policy::{Change, Overlay};
 use effectd_sandbox::Sandbox;
 
@@ -155,6 +155,30 @@ impl Runtime {
         self.reload_policy()
     }
 
+    /// Makes a new signing key and lets it sign from now on, while everything goes on. Durable when it returns. Carried to
+    /// its end also when nobody waits for it any more.
+    pub async fn rotate_key(&self) -> Result<KeyEntry, Error> {
+        let (parts, directory) = (self.pipeline.parts().clone(), self.state.keys_dir());
+        let rotating = tokio::spawn(async move {
+            let waited = tokio::time::timeout(KEY_CHANGE_WAIT_MAX, parts.identity.changing()).await;
+            let changing = waited.map_err(|_| {
+                let why = "what the key has signed is not written yet; ask again later";
+                Error::Store(StoreError::Unavailable {
+                    reason: why.to_owned(),
+                })
+            })?;
+            let (store, now) = (parts.store.clone(), parts.clock.now());
+            let rotation = tokio::task::spawn_blocking(move || keys::rotate(&directory, &*store, now)).await;
+            let rotation = rotation.map_err(|error| Error::Internal(error.to_string()))??;
+            changing.set(rotation.key);
+            rotation.in_place?;
+            Ok(rotation.entry)
+        });
+        rotating
+            .await
+            .map_err(|error| Error::Internal(error.to_string()))?
+    }
+
     /// What is remembered.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -258,7 +282,7 @@ fn assemble(config: Config) -> Result<Assembled, Error> {
         policy: Arc::new(policy_store::load(&state, &*store)?),
     });
     drop(space_parts.set(Arc::downgrade(&parts)));
-    log::enrol(&*parts.store, &parts.identity, parts.clock.now())?;
+    log::enrol(&*parts.store, &parts.identity.key(), parts.clock.now())?;
     Ok(Assembled {
         parts,
         state,

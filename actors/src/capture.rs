@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::action::{Action, Finished, Ticket};
 use crate::executor::Used;
 use crate::gate::Ruling;
+use crate::identity::DeviceKey;
 use crate::messages::Refusal;
 use crate::parts::Parts;
 use crate::reward::{Inputs, reward};
@@ -43,7 +44,7 @@ struct Account<'a> {
 }
 
 /// The receipt of an action that ran.
-pub(crate) fn ran(parts: &Parts, action: &Action<Finished>) -> Captured {
+pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> Captured {
     let claimed = action.state.claimed();
     let (gated, ended) = (claimed.gated(), action.state.ended());
     let account = Account {
@@ -63,7 +64,7 @@ pub(crate) fn ran(parts: &Parts, action: &Action<Finished>) -> Captured {
         artifacts: &ended.artifacts,
         plain: false,
     };
-    let receipt = receipt(parts, account);
+    let receipt = receipt(parts, key, account);
     let changed = match &receipt.effects {
         Effects::None => false,
         Effects::Observed(observed) => !observed.changes.is_empty(),
@@ -93,7 +94,7 @@ pub(crate) fn ran(parts: &Parts, action: &Action<Finished>) -> Captured {
 }
 
 /// The receipt of an action that was refused on its way.
-pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
+pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Captured {
     let action = &refusal.action;
     let effects = if refusal.outcome == Outcome::Indeterminate {
         Effects::Possible
@@ -117,7 +118,7 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
         artifacts: &[],
         plain: false,
     };
-    let receipt = receipt(parts, account);
+    let receipt = receipt(parts, key, account);
     let letter = refusal
         .dead_letter
         .then(|| letter(&action.ticket, &action.request, &receipt, &[]));
@@ -135,7 +136,7 @@ pub(crate) fn refused(parts: &Parts, refusal: &Refusal) -> Captured {
 }
 
 /// The receipt of something that was done to effectd itself: no tool ran, and nothing in it is secret.
-pub(crate) fn acted(parts: &Parts, action: &Action<()>) -> Captured {
+pub(crate) fn acted(parts: &Parts, key: &DeviceKey, action: &Action<()>) -> Captured {
     let done = ToolOutput::new(Value::Object(Map::new()), None);
     let account = Account {
         ticket: &action.ticket,
@@ -154,13 +155,13 @@ pub(crate) fn acted(parts: &Parts, action: &Action<()>) -> Captured {
         artifacts: &[],
         plain: true,
     };
-    let receipt = receipt(parts, account);
+    let receipt = receipt(parts, key, account);
     let digest = parts.identity.keyed(&action.request.params_digest());
     let completion = completion(parts, &action.ticket, &receipt, digest, None, None, Vec::new());
     Captured { receipt, completion }
 }
 
-fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
+fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> Receipt {
     let Account {
         ticket,
         request,
@@ -210,7 +211,7 @@ fn receipt(parts: &Parts, account: Account<'_>) -> Receipt {
         choice: choice(request),
         signature: None,
     };
-    parts.identity.sign(&mut receipt);
+    key.sign(&mut receipt);
     receipt
 }
 

@@ -1,4 +1,11 @@
 //! The device's word: what signs receipts, and what turns sensitive values into digests nobody can guess back.
+//!
+//! The key that signs can be replaced while the pipeline runs. Whoever checks the log accepts nothing of a key behind its
+//! successor's entry, so what is signed must be on disk before that entry is: [`Signing`] is the key together with that
+//! promise, and there is no other way to sign with a running device.
+
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use effectd_bus::LogStanding;
@@ -10,17 +17,67 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::Sha256;
+use tokio::sync::{RwLock as Turns, RwLockReadGuard, RwLockWriteGuard};
 use zeroize::Zeroizing;
+
+/// One key that signs for a device.
+pub struct DeviceKey(SigningKey);
 
 /// The keys of one device.
 pub struct Identity {
-    signing: SigningKey,
+    key: RwLock<Arc<DeviceKey>>,
+    turns: Turns<()>,
     digest_key: Zeroizing<[u8; 32]>,
+}
+
+/// The key that signs, to be held until what it signed is on disk.
+pub struct Signing<'a> {
+    key: Arc<DeviceKey>,
+    _turn: RwLockReadGuard<'a, ()>,
+}
+
+/// Nobody signs, and all that was signed is on disk: another key may take over.
+pub struct Changing<'a> {
+    identity: &'a Identity,
+    _turn: RwLockWriteGuard<'a, ()>,
+}
+
+impl Deref for Signing<'_> {
+    type Target = DeviceKey;
+
+    fn deref(&self) -> &DeviceKey {
+        &self.key
+    }
+}
+
+impl Changing<'_> {
+    /// Lets this key sign from now on.
+    pub fn set(&self, key: DeviceKey) {
+        *self.identity.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+    }
 }
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Identity({})", self.key_id())
+    }
+}
+
+impl std::fmt::Debug for DeviceKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeviceKey({})", self.key_id())
+    }
+}
+
+impl std::fmt::Debug for Signing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Signing({})", self.key_id())
+    }
+}
+
+impl std::fmt::Debug for Changing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Changing({})", self.identity.key_id())
     }
 }
 
@@ -42,19 +99,37 @@ impl Identity {
     /// From two secrets of the device: one to sign with, one for digests.
     pub fn new(signing_seed: &[u8; 32], digest_key: [u8; 32]) -> Self {
         Self {
-            signing: SigningKey::from_bytes(signing_seed),
+            key: RwLock::new(Arc::new(DeviceKey::new(signing_seed))),
+            turns: Turns::new(()),
             digest_key: Zeroizing::new(digest_key),
         }
     }
 
-    /// Names the signing key: the beginning of the digest of its public part.
-    pub fn key_id(&self) -> String {
-        key_id(self.signing.verifying_key().as_bytes())
+    /// The key that signs now, for whoever has the device for himself. In a running one, [`Identity::signing`].
+    pub fn key(&self) -> Arc<DeviceKey> {
+        self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The public part, for whoever wants to check receipts.
-    pub fn public_key(&self) -> [u8; 32] {
-        self.signing.verifying_key().to_bytes()
+    /// The name of the key that signs now.
+    pub fn key_id(&self) -> String {
+        self.key().key_id()
+    }
+
+    /// The key that signs; it stays that until this is dropped, which must not be before what it signed is on disk.
+    pub async fn signing(&self) -> Signing<'_> {
+        let turn = self.turns.read().await;
+        Signing {
+            key: self.key(),
+            _turn: turn,
+        }
+    }
+
+    /// Waits until all that was signed is on disk; nobody signs until this is dropped.
+    pub async fn changing(&self) -> Changing<'_> {
+        Changing {
+            identity: self,
+            _turn: self.turns.write().await,
+        }
     }
 
     /// A keyed digest of a value: equal values are equal, but without the key nobody can try values out.
@@ -73,6 +148,23 @@ impl Identity {
         let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.digest_key).expect("any key will do");
         mac.update(bytes);
         mac.finalize().into_bytes().into()
+    }
+}
+
+impl DeviceKey {
+    /// From its secret part.
+    pub fn new(seed: &[u8; 32]) -> Self {
+        Self(SigningKey::from_bytes(seed))
+    }
+
+    /// Names the key: the beginning of the digest of its public part.
+    pub fn key_id(&self) -> String {
+        key_id(self.0.verifying_key().as_bytes())
+    }
+
+    /// The public part, for whoever wants to check receipts.
+    pub fn public_key(&self) -> [u8; 32] {
+        self.0.verifying_key().to_bytes()
     }
 
     /// Signs the receipt: everything in it but the signature, in canonical form.
@@ -102,7 +194,7 @@ impl Identity {
     }
 
     /// This key's entry in the log, signed by itself and by the key that it comes after.
-    pub fn key_entry(&self, after: Option<&Identity>, previous: Option<String>, at: Timestamp) -> KeyEntry {
+    pub fn key_entry(&self, after: Option<&DeviceKey>, previous: Option<String>, at: Timestamp) -> KeyEntry {
         let mut entry = KeyEntry {
             entry: EntryKind::Key,
             at,
@@ -121,7 +213,7 @@ impl Identity {
         Signature {
             algorithm: "ed25519".to_owned(),
             key_id: self.key_id(),
-            value: hex(&self.signing.sign(text.as_bytes()).to_bytes()),
+            value: hex(&self.0.sign(text.as_bytes()).to_bytes()),
         }
     }
 }
@@ -172,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_changed_receipt_is_noticed() {
-        let identity = Identity::new(&[7; 32], [8; 32]);
+        let identity = DeviceKey::new(&[7; 32]);
         let mut signed = receipt();
         identity.sign(&mut signed);
         assert_eq!(verify(&signed, &identity.public_key()), Ok(()));
@@ -184,7 +276,7 @@ mod tests {
             verify(&forged, &identity.public_key()),
             Err(SignatureInvalid::Wrong)
         );
-        let other = Identity::new(&[9; 32], [8; 32]);
+        let other = DeviceKey::new(&[9; 32]);
         assert_eq!(
             verify(&signed, &other.public_key()),
             Err(SignatureInvalid::OtherKey)
@@ -201,5 +293,25 @@ mod tests {
         let (a, b) = (Identity::new(&[7; 32], [1; 32]), Identity::new(&[7; 32], [2; 32]));
         assert_ne!(a.digest(&json!("1234")), b.digest(&json!("1234")));
         assert_eq!(a.digest(&json!("1234")), a.digest(&json!("1234")));
+    }
+
+    #[tokio::test]
+    async fn a_key_is_replaced_only_when_nobody_holds_what_it_signed() {
+        let identity = Identity::new(&[7; 32], [8; 32]);
+        let first = identity.signing().await;
+        let mut changing = Box::pin(identity.changing());
+        let soon = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, &mut changing).await.is_err());
+        // Whoever comes now waits for the new key.
+        let mut second = Box::pin(identity.signing());
+        assert!(tokio::time::timeout(soon, &mut second).await.is_err());
+        let old = first.key_id();
+        drop(first);
+        let changing = changing.await;
+        changing.set(DeviceKey::new(&[9; 32]));
+        drop(changing);
+        let second = second.await;
+        assert_ne!(second.key_id(), old);
+        assert_eq!(second.key_id(), identity.key_id());
     }
 }

@@ -60,12 +60,13 @@ pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Val
 pub use answers::{Answer, Done};
 /// The Store's own words, for doors that show what is remembered.
 pub use effectd_bus::{
-    Body, Cursor, LetterGroup, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery, Retained,
-    Retention, Store, StoreError, StoredEntry, StoredEvent, StoredLetter, Swap, TopicName, Turn,
+    Body, Cursor, GroupName, LetterGroup, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery,
+    Retained, Retention, SeekTo, Store, StoreError, StoredEntry, StoredEvent, StoredLetter, Swap, TopicName,
+    Turn, Watch,
 };
 pub use effectd_policy::{Decider, Grant};
 pub use held::Held;
-pub use identity::Identity;
+pub use identity::{DeviceKey, Identity};
 pub use metrics::Metrics;
 pub use parts::{Ingredients, Parts, SpaceRoots};
 pub use pipeline::{Incoming, Pipeline, StartError};

@@ -51,6 +51,10 @@ pub const WEIGHT_MAX: f64 = 10.0;
 /// Signing keys that a log may have had: one a day for some years.
 /// Fixed: a check of the log holds them in memory.
 pub const KEYS_MAX: usize = 1_000;
+/// How long the change to another signing key waits for what the old one has signed to be written; everybody else who signs
+/// waits as long.
+/// Fixed: writing takes milliseconds; beyond this the disk is in trouble, and a key can be changed later.
+pub const KEY_CHANGE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Amendments of one receipt that are looked at.
 /// Fixed: what was said first about a receipt is not pushed out by what comes later.
 pub const AMENDMENTS_MAX: usize = 1_000;

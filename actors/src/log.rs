@@ -11,7 +11,7 @@ use effectd_contracts::{
 };
 use serde_json::Value;
 
-use crate::identity::Identity;
+use crate::identity::{DeviceKey, Identity};
 use crate::limits::{AMENDMENTS_MAX, KEYS_MAX};
 use crate::parts::Parts;
 
@@ -99,7 +99,7 @@ pub fn check_room(store: &dyn Store) -> Result<(), StoreError> {
 }
 
 /// Notes the key if the log does not name it as the last one. Asked again, it does nothing.
-pub fn enrol(store: &dyn Store, identity: &Identity, now: Timestamp) -> Result<(), StoreError> {
+pub fn enrol(store: &dyn Store, identity: &DeviceKey, now: Timestamp) -> Result<(), StoreError> {
     let last = keys(store)?.pop();
     if last.as_ref().is_some_and(|last| last.key_id == identity.key_id()) {
         return keep(store);
@@ -120,8 +120,8 @@ pub fn enrol(store: &dyn Store, identity: &Identity, now: Timestamp) -> Result<(
 /// Notes that `new` signs from now on, by the word of both.
 pub fn succeed(
     store: &dyn Store,
-    old: &Identity,
-    new: &Identity,
+    old: &DeviceKey,
+    new: &DeviceKey,
     now: Timestamp,
 ) -> Result<KeyEntry, StoreError> {
     let entry = new.key_entry(Some(old), Some(old.key_id()), now);
@@ -157,7 +157,8 @@ pub async fn sign_head(
     {
         return Ok(last);
     }
-    let head = identity.head(&standing, clock.now());
+    let signing = identity.signing().await;
+    let head = signing.head(&standing, clock.now());
     store.note(HEADS, LogEntry::Head(head.clone()).bytes()).await?;
     Ok(head)
 }
@@ -208,7 +209,8 @@ pub async fn amend(
     identity: &Identity,
     mut amendment: AmendmentEntry,
 ) -> Result<AmendmentEntry, StoreError> {
-    identity.sign_amendment(&mut amendment);
+    let signing = identity.signing().await;
+    signing.sign_amendment(&mut amendment);
     let about = amendment.receipt_id.to_string();
     let bytes = LogEntry::Amendment(Box::new(amendment.clone())).bytes();
     store.note(&about, bytes).await?;

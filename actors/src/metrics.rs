@@ -1,7 +1,7 @@
 //! The pipeline's figures. Names are constants, so that dashboards and documentation can be checked against them.
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    CounterVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 /// Actions by tool and outcome.
@@ -10,8 +10,16 @@ pub const ACTIONS_TOTAL: &str = "effectd_actions_total";
 pub const FAILURES_TOTAL: &str = "effectd_action_failures_total";
 /// Time from acceptance to receipt, by tool.
 pub const ACTION_SECONDS: &str = "effectd_action_duration_seconds";
+/// Time from acceptance to the first stage, by tool.
+pub const QUEUED_SECONDS: &str = "effectd_action_queued_seconds";
+/// Time in the sandbox, all attempts together, by tool.
+pub const EXEC_SECONDS: &str = "effectd_action_exec_seconds";
 /// Processor time of confined processes, by tool.
-pub const CPU_SECONDS_TOTAL: &str = "effectd_action_cpu_microseconds_total";
+pub const CPU_SECONDS_TOTAL: &str = "effectd_action_cpu_seconds_total";
+/// Energy by the model of receipts, by tool.
+pub const ENERGY_JOULES_TOTAL: &str = "effectd_action_energy_joules_total";
+/// Bytes that confined processes wrote, by tool.
+pub const WRITTEN_BYTES_TOTAL: &str = "effectd_action_written_bytes_total";
 /// Further attempts, by tool.
 pub const RETRIES_TOTAL: &str = "effectd_action_retries_total";
 /// Answers from earlier receipts, by tool.
@@ -46,7 +54,11 @@ pub struct Metrics {
     pub(crate) actions: IntCounterVec,
     pub(crate) failures: IntCounterVec,
     pub(crate) duration: HistogramVec,
-    pub(crate) cpu: IntCounterVec,
+    pub(crate) queued: HistogramVec,
+    pub(crate) exec: HistogramVec,
+    pub(crate) cpu: CounterVec,
+    pub(crate) energy: CounterVec,
+    pub(crate) written: IntCounterVec,
     pub(crate) retries: IntCounterVec,
     pub(crate) cached: IntCounterVec,
     pub(crate) in_flight: IntGauge,
@@ -70,10 +82,19 @@ impl Metrics {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
+        // From a quarter of a millisecond to half a minute, each twice the one before: percentiles are interpolated within.
         let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 18)?;
-        let options = HistogramOpts::new(ACTION_SECONDS, "Time from acceptance to receipt").buckets(buckets);
-        let duration = HistogramVec::new(options, &["tool_id"])?;
-        registry.register(Box::new(duration.clone()))?;
+        let histogram = |name: &str, help: &str| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.clone());
+            let histogram = HistogramVec::new(options, &["tool_id"])?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let amount = |name: &str, help: &str| {
+            let counter = CounterVec::new(Opts::new(name, help), &["tool_id"])?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::new(name, help)?;
             registry.register(Box::new(gauge.clone()))?;
@@ -90,11 +111,18 @@ impl Metrics {
         Ok(Self {
             actions: counter(ACTIONS_TOTAL, "Actions by outcome", &["tool_id", "outcome"])?,
             failures: counter(FAILURES_TOTAL, "Failures by code", &["tool_id", "code"])?,
-            cpu: counter(
-                CPU_SECONDS_TOTAL,
-                "Processor time of confined processes",
+            cpu: amount(CPU_SECONDS_TOTAL, "Processor time of confined processes")?,
+            energy: amount(
+                ENERGY_JOULES_TOTAL,
+                "Energy: processor time at the power of one core",
+            )?,
+            written: counter(
+                WRITTEN_BYTES_TOTAL,
+                "Bytes that confined processes wrote",
                 &["tool_id"],
             )?,
+            queued: histogram(QUEUED_SECONDS, "Time from acceptance to the first stage")?,
+            exec: histogram(EXEC_SECONDS, "Time in the sandbox, all attempts together")?,
             retries: counter(RETRIES_TOTAL, "Further attempts", &["tool_id"])?,
             cached: counter(CACHED_TOTAL, "Answers from earlier receipts", &["tool_id"])?,
             panics: counter(PANICS_TOTAL, "Workers that panicked", &["stage"])?,
@@ -103,7 +131,7 @@ impl Metrics {
                 "Actions that a worker did not get on with",
                 &["stage"],
             )?,
-            duration,
+            duration: histogram(ACTION_SECONDS, "Time from acceptance to receipt")?,
             in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
             breaker_state,
             throttled: counter(THROTTLED_TOTAL, "Actions turned away or put off", &["what"])?,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use effectd_bus::{Completion, Link, StoreError, StoredReceipt};
 use effectd_contracts::{
-    ActionId, ApprovalId, Code, DecisionData, Event, Failure, Phase, Receipt, ReceiptId, Status, Topic,
+    ActionId, ApprovalId, Code, DecisionData, Event, Failure, Millis, Phase, Receipt, ReceiptId, Status,
+    Topic,
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
@@ -71,9 +72,11 @@ impl Recorder {
 
     async fn ran(&self, action: Action<Finished>) {
         action.hop("recorder");
-        let Captured { receipt, completion } = capture::ran(&self.parts, &action);
+        let signing = self.parts.identity.signing().await;
+        let Captured { receipt, completion } = capture::ran(&self.parts, &signing, &action);
         action.step("captured");
         let committed = self.commit(completion).await;
+        drop(signing);
         let output = action.state.ended().result.as_ref().ok();
         let result = output.map(|output| Arc::new(output.result.clone()));
         self.conclude(action.advance(|_| ()), receipt, committed, result)
@@ -86,8 +89,11 @@ impl Recorder {
             let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
             return self.unrecorded(refusal.action, failure).await;
         }
-        let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
-        match self.commit(completion).await {
+        let signing = self.parts.identity.signing().await;
+        let Captured { receipt, completion } = capture::refused(&self.parts, &signing, &refusal);
+        let committed = self.commit(completion).await;
+        drop(signing);
+        match committed {
             Err(StoreError::StaleFence { .. }) if refusal.fence.is_none() => {
                 self.refused_after_begun(refusal, this).await;
             }
@@ -127,8 +133,10 @@ impl Recorder {
                     refusal.outcome = refusal.failure.code.outcome();
                     refusal.dead_letter = true;
                 }
-                let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
+                let signing = self.parts.identity.signing().await;
+                let Captured { receipt, completion } = capture::refused(&self.parts, &signing, &refusal);
                 let committed = self.commit(completion).await;
+                drop(signing);
                 self.conclude(refusal.action, receipt, committed, None).await;
             }
             Ok(Seized::Ended(receipt_id)) => self.before(refusal.action, receipt_id).await,
@@ -151,8 +159,10 @@ impl Recorder {
     /// had its effect is not seized for this.
     pub(crate) async fn withdrawn(&self, refusal: Refusal) -> Result<Done, StoreError> {
         refusal.action.hop("recorder");
-        let Captured { receipt, completion } = capture::refused(&self.parts, &refusal);
+        let signing = self.parts.identity.signing().await;
+        let Captured { receipt, completion } = capture::refused(&self.parts, &signing, &refusal);
         self.commit(completion).await?;
+        drop(signing);
         let done = self.written(&refusal.action, receipt, None);
         self.tell(refusal.action, Answer::Done(done.clone())).await;
         Ok(done)
@@ -160,8 +170,10 @@ impl Recorder {
 
     /// The receipt of something that was done to effectd itself.
     pub(crate) async fn acted(&self, action: Action<()>) -> Result<(), StoreError> {
-        let Captured { receipt, completion } = capture::acted(&self.parts, &action);
+        let signing = self.parts.identity.signing().await;
+        let Captured { receipt, completion } = capture::acted(&self.parts, &signing, &action);
         self.commit(completion).await?;
+        drop(signing);
         self.written(&action, receipt, None);
         Ok(())
     }
@@ -350,12 +362,31 @@ impl Recorder {
             .actions
             .with_label_values(&[tool, outcome.as_str().unwrap_or("unknown")])
             .inc();
+        let seconds = |time: Millis| Duration::from_micros(time.micros()).as_secs_f64();
+        let timing = &receipt.timing;
+        metrics
+            .duration
+            .with_label_values(&[tool])
+            .observe(seconds(timing.total_ms));
+        metrics
+            .queued
+            .with_label_values(&[tool])
+            .observe(seconds(timing.queued_ms));
         metrics
             .cpu
             .with_label_values(&[tool])
-            .inc_by(receipt.cost.cpu_ms.micros());
-        let seconds = Duration::from_micros(receipt.timing.total_ms.micros()).as_secs_f64();
-        metrics.duration.with_label_values(&[tool]).observe(seconds);
+            .inc_by(seconds(receipt.cost.cpu_ms));
+        // A milliwatt-hour is 3.6 joules.
+        let joules = receipt.cost.energy_mwh * 3.6;
+        metrics.energy.with_label_values(&[tool]).inc_by(joules);
+        let written = receipt.cost.bytes_written.unwrap_or(0);
+        metrics.written.with_label_values(&[tool]).inc_by(written);
+        if !receipt.attempts.is_empty() {
+            metrics
+                .exec
+                .with_label_values(&[tool])
+                .observe(seconds(timing.exec_ms));
+        }
         if let Some(failure) = &receipt.error {
             metrics
                 .failures

@@ -24,6 +24,7 @@ mod headers;
 mod patience;
 mod peer;
 pub mod problem;
+pub mod replay;
 pub mod upkeep;
 pub mod views;
 

@@ -13,7 +13,7 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 use crate::advice::{By, Change};
 use crate::problem::Problem;
 use crate::routes::{
-    actions, approvals, artifacts, breakers, dlq, grants, health, log, policy, receipts, store, tools,
+    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, policy, receipts, store, tools,
 };
 use crate::upkeep::{
     CauseView, EventList, LetterList, LetterNow, LetterView, RetainedView, StoreView, TryView,
@@ -51,6 +51,7 @@ const SCHEMAS: &str = "/components/schemas";
         log::show,
         log::sign,
         log::heads,
+        log::rotate,
         log::keys,
         log::entries,
         log::frontier,
@@ -85,6 +86,9 @@ const SCHEMAS: &str = "/components/schemas";
         store::stats,
         store::events,
         store::retain,
+        groups::list,
+        groups::show,
+        groups::seek,
         health::healthz,
         health::readyz,
         health::metrics,

@@ -60,6 +60,7 @@ kinds! {
     Dropped = "dropped", 410, false, "It is no longer kept.";
     BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";
     OperatorsOnly = "operators_only", 403, false, "This is for operators.";
+    NoMoreKeys = "no_more_keys", 409, false, "The log has had as many signing keys as it may.";
     PolicyInvalid = "policy_invalid", 422, false, "The policy cannot be used so; the one in force stays.";
     ChangeInvalid = "change_invalid", 400, false, "This is no change of a policy.";
     ApprovalUnknown = "approval_unknown", 404, false, "No question of this id waits for anybody.";

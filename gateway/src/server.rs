@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::{Extension, Router};
 use effectd_actors::{Pipeline, Swap};
-use effectd_contracts::{ActionRequest, Principal, Receipt};
+use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -47,6 +47,8 @@ pub trait Host: Send + Sync + 'static {
     /// A change beside the files, tried and not made: for whoever makes it in one step with something else, and then
     /// [`Host::reload_policy`].
     fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem>;
+    /// Makes a new signing key and lets it sign from now on. Durable when it returns. Called where blocking is allowed.
+    fn rotate_key(&self) -> Result<KeyEntry, Problem>;
     /// How a request of this principal would be judged.
     fn explain_request(&self, request: &ActionRequest, principal: &Principal)
     -> Result<Explanation, Problem>;

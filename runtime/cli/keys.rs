@@ -1,13 +1,11 @@
 //! `effectd keys`: the keys that sign receipts.
 
-use std::path::Path;
-
 use clap::Subcommand;
 use effectd_actors::log;
 use effectd_contracts::{Clock, KeyEntry, SystemClock};
 use hyper::Method;
 
-use super::backend::{Trouble, ask_or, client_state};
+use super::backend::{Trouble, ask_or};
 use super::output::{Form, Printer, line};
 use super::{Common, stored};
 use crate::error::Error;
@@ -36,7 +34,7 @@ enum Verb {
     /// Make a new key and let it sign from now on
     ///
     /// The log names it, signed by the old key and the new one; receipts that the old key signed stay valid, and its secret
-    /// part is gone. Needs the store for itself: while a daemon runs, it says so and exits with 75.
+    /// part is gone. A daemon that runs goes on meanwhile. For operators.
     #[command(after_help = "Example:\n  effectd keys rotate")]
     Rotate,
 }
@@ -48,7 +46,7 @@ impl KeysCommand {
         super::block_on(async {
             match self.verb {
                 Verb::List { output } => list(common, output).await,
-                Verb::Rotate => rotate(common, &client_state(common)),
+                Verb::Rotate => rotate(common).await,
             }
         })
     }
@@ -78,9 +76,21 @@ async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
-fn rotate(common: &Common, state: &Path) -> Result<Exit, Trouble> {
-    let (state, store) = stored::open(common, state)?;
-    let entry = keys::rotate(&state.keys_dir(), &*store, SystemClock.now())?;
+async fn rotate(common: &Common) -> Result<Exit, Trouble> {
+    let entry: KeyEntry = ask_or(
+        common,
+        async |client| {
+            let answer = client.call(Method::POST, "/v1/log/keys", Vec::new()).await?;
+            answer.map_err(Trouble::Refused)
+        },
+        async |state| {
+            let (state, store) = stored::open(common, state)?;
+            let rotation = keys::rotate(&state.keys_dir(), &*store, SystemClock.now())?;
+            rotation.in_place?;
+            Ok(rotation.entry)
+        },
+    )
+    .await?;
     let before = entry.previous.as_deref().unwrap_or("none");
     line(&format!(
         "{} signs from now on; before it, {before} did",

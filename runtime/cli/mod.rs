@@ -11,6 +11,7 @@ mod config;
 mod context;
 mod dlq;
 mod doctor;
+mod events;
 mod grants;
 mod init;
 mod keys;
@@ -115,6 +116,7 @@ enum Command {
     Serve(serve::Serve),
     Init(init::Init),
     Receipts(receipts::ReceiptsCommand),
+    Events(events::EventsCommand),
     Keys(keys::KeysCommand),
     Artifacts(artifacts::ArtifactsCommand),
     Policy(policy::PolicyCommand),
@@ -167,6 +169,7 @@ pub fn main() -> ExitCode {
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
         Command::Receipts(receipts) => receipts.main(&common),
+        Command::Events(events) => events.main(&common),
         Command::Keys(keys) => keys.main(&common),
         Command::Artifacts(artifacts) => artifacts.main(&common),
         Command::Policy(policy) => policy.main(&common),

@@ -4,6 +4,7 @@ mod amend;
 mod audit;
 mod export;
 mod log;
+mod stats;
 mod tail;
 mod verify;
 
@@ -39,6 +40,7 @@ enum Verb {
     Proof(verify::Proof),
     Head(verify::Head),
     Audit(audit::Audit),
+    Stats(stats::Stats),
     Amend(amend::Amend),
     RecomputeReward(amend::Recompute),
 }
@@ -103,6 +105,7 @@ impl ReceiptsCommand {
                 Verb::Proof(proof) => proof.main(common).await,
                 Verb::Head(head) => head.main(common).await,
                 Verb::Audit(audit) => audit.main(common).await,
+                Verb::Stats(stats) => stats.main(common).await,
                 Verb::Amend(amend) => amend.main(common).await,
                 Verb::RecomputeReward(recompute) => recompute.main(common).await,
             }

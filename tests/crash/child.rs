@@ -69,7 +69,7 @@ impl Report {
     /// Everything that is in this runtime's store.
     pub(crate) async fn of(runtime: &Runtime) -> Self {
         let store = runtime.store();
-        let key = runtime.pipeline().parts().identity.public_key();
+        let key = runtime.pipeline().parts().identity.key().public_key();
         let mut report = Report::default();
         let mut query = ReceiptQuery::default();
         loop {

@@ -26,6 +26,7 @@ mod at_length;
 mod drafts;
 mod embedding;
 mod faults;
+mod figures;
 mod matrix;
 mod registered;
 mod restarts;
@@ -47,6 +48,7 @@ fn tests() -> Vec<Test> {
         faults::TESTS,
         restarts::TESTS,
         retries::TESTS,
+        figures::TESTS,
         shutdown::TESTS,
         embedding::TESTS,
         at_length::TESTS,

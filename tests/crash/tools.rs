@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use effectd::adapters::{Tool, Workspace};
 use effectd::contracts::{
@@ -114,6 +115,15 @@ impl Tool for Counter {
                 return Err(Failure::new(Code::ToolBusy, Phase::Dispatch, "busy, as asked"));
             }
         }
+        if let Some(millis) = how.strip_prefix("nap:") {
+            std::thread::sleep(millis_of(millis));
+        }
+        if let Some(millis) = how.strip_prefix("burn:") {
+            let (begun, long) = (processor_time(), millis_of(millis));
+            while processor_time() - begun < long {
+                std::hint::spin_loop();
+            }
+        }
         match how {
             "fail" => {
                 return Err(Failure::new(
@@ -179,6 +189,17 @@ impl Tool for Counter {
 
 fn name(call: &ToolCall) -> &str {
     call.params["name"].as_str().expect("the schema asks for it")
+}
+
+fn millis_of(text: &str) -> Duration {
+    Duration::from_millis(text.parse().expect("a number of milliseconds"))
+}
+
+/// What this very process has used of the processor.
+fn processor_time() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .expect("there is such a clock")
+        .into()
 }
 
 /// Adds a line and says how many there are.

@@ -216,6 +216,19 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     let policy = as_nobody(0, &["policy", "reload"]);
     assert_eq!(policy.code(), 3, "{}", policy.stderr());
     assert!(policy.stderr().contains("operators_only"), "{}", policy.stderr());
+    for own in [
+        &["keys", "rotate"][..],
+        &["events", "tail", "--once"],
+        &["events", "seek", "x", "--to", "end"],
+    ] {
+        let refused = as_nobody(0, own);
+        assert_eq!(refused.code(), 3, "{own:?}: {}", refused.stderr());
+        assert!(
+            refused.stderr().contains("operators_only"),
+            "{}",
+            refused.stderr()
+        );
+    }
     let listed = as_nobody(0, &["receipts", "list", "-o", "json"]).json(0);
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     assert_eq!(listed[0]["action_id"], "u-2");

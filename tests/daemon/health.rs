@@ -1,6 +1,6 @@
 //! What supervisors and dashboards look at.
 
-use crate::harness::{Place, Serving, from_stranger, write_note};
+use crate::harness::{Place, Serving, from_stranger, root, write_note};
 
 #[test]
 fn ready_is_said_when_work_can_be_taken_and_the_watchdog_is_fed() {
@@ -32,6 +32,9 @@ fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
         "effectd_actions_total{outcome=\"denied_policy\",tool_id=\"files.write_text\"} 1",
         "effectd_action_failures_total{code=\"policy_denied\",tool_id=\"files.write_text\"} 1",
         "effectd_action_duration_seconds_count{tool_id=\"files.write_text\"} 2",
+        "effectd_action_queued_seconds_count{tool_id=\"files.write_text\"} 2",
+        "effectd_action_exec_seconds_count{tool_id=\"files.write_text\"} 1",
+        "effectd_action_duration_seconds_bucket{tool_id=\"files.write_text\",le=\"+Inf\"} 2",
         "effectd_http_requests_total{route=\"/v1/actions\",status=\"200\"} 2",
         "effectd_http_requests_total{route=\"/v1/actions\",status=\"403\"} 1",
         "effectd_backlog_decisions ",
@@ -39,6 +42,47 @@ fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
     ] {
         assert!(page.body.contains(line), "{line} is not in\n{}", page.body);
     }
+    // Cost is that of the receipt, in base units.
+    let receipts = place
+        .effectd(&["receipts", "list", "status:ok", "-o", "json"], None)
+        .json(0);
+    let cost = |name: &str| receipts[0]["cost"][name].as_f64().unwrap();
+    for (name, told) in [
+        ("effectd_action_cpu_seconds_total", cost("cpu_ms") / 1_000.0),
+        ("effectd_action_energy_joules_total", cost("energy_mwh") * 3.6),
+        ("effectd_action_written_bytes_total", cost("bytes_written")),
+    ] {
+        let series = format!("{name}{{tool_id=\"files.write_text\"}} ");
+        let line = page.body.lines().find_map(|line| line.strip_prefix(&series));
+        let value: f64 = line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap();
+        assert!((value - told).abs() < 1e-9, "{name}: {value} and {told}");
+    }
+    // Every series that there is has its line in the documentation.
+    let told = std::fs::read_to_string(root().join("docs/telemetry.md")).unwrap()
+        + &std::fs::read_to_string(root().join("docs/store.md")).unwrap();
+    let names = page
+        .body
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    for name in names {
+        assert!(told.contains(&format!("`{name}`")), "{name} is in no table");
+    }
+    let stats = place.effectd(&["receipts", "stats", "-o", "json"], None).json(0);
+    let stats = &stats[0];
+    assert_eq!(
+        (
+            &stats["count"],
+            &stats["ok"],
+            &stats["success_rate"],
+            &stats["codes"]["policy_denied"]
+        ),
+        (&2.into(), &1.into(), &0.5.into(), &1.into()),
+        "{stats}"
+    );
+    assert!(
+        stats["total_ms"]["p95"].as_f64() >= stats["total_ms"]["p50"].as_f64(),
+        "{stats}"
+    );
 }
 
 #[test]

@@ -47,7 +47,7 @@ async fn the_receipt_is_signed_stored_and_announced() {
         "{:?}",
         receipt.isolation
     );
-    let key = runtime.pipeline().parts().identity.public_key();
+    let key = runtime.pipeline().parts().identity.key().public_key();
     assert_eq!(verify(&receipt, &key), Ok(()));
 
     let stored = runtime.store().receipt(&receipt.receipt_id).unwrap().unwrap();

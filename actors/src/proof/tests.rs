@@ -6,7 +6,7 @@ use effectd_contracts::{IntentEntry, Receipt, SpaceId, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::identity::Identity;
+use crate::identity::DeviceKey;
 
 /// A log as a device would have written it: keys, actions, a rotation in the middle, heads on the way.
 struct Device {
@@ -20,8 +20,8 @@ fn moment() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-fn identity(seed: u8) -> Identity {
-    Identity::new(&[seed; 32], [9; 32])
+fn identity(seed: u8) -> DeviceKey {
+    DeviceKey::new(&[seed; 32])
 }
 
 impl Device {
@@ -35,7 +35,7 @@ impl Device {
         });
     }
 
-    fn head(&mut self, by: &Identity) -> LogHead {
+    fn head(&mut self, by: &DeviceKey) -> LogHead {
         let head = by.head(
             &LogStanding {
                 size: self.tree.size(),
@@ -55,7 +55,7 @@ impl Device {
         self.add(&LogEntry::Intent(entry));
     }
 
-    fn receipt(&mut self, action: &str, by: &Identity) {
+    fn receipt(&mut self, action: &str, by: &DeviceKey) {
         let golden = include_str!("../../../contracts/tests/golden/receipt.json");
         let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
         receipt.action_id = ActionId::new(action).unwrap();

@@ -82,6 +82,35 @@ pub(crate) async fn keys(State(desk): State<Arc<Desk>>) -> Result<Response, Prob
     Ok(json(StatusCode::OK, &reading(&desk, log::keys).await?))
 }
 
+/// Make a new signing key, and let it sign from now on
+///
+/// Nothing stops meanwhile. The log names the new key, by the word of both; what the old one signed stays valid, and its
+/// secret part is gone.
+#[utoipa::path(
+    post,
+    path = "/v1/log/keys",
+    tag = "log",
+    responses(
+        (status = 200, description = "The new key's entry in the log", body = serde_json::Value),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The log has had as many keys as it may", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn rotate(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, "changing the device's key is")?;
+    let host = desk.host.clone();
+    operators::work(&desk, move || {
+        let entry = host.rotate_key()?;
+        tracing::info!(key_id = entry.key_id, before = entry.previous, by = %peer.principal, "another key signs from now on");
+        Ok(entry)
+    })
+    .await
+}
+
 /// Entries of the log, in order
 ///
 /// Go on behind the last one's `index`. An entry that retention has let go has only its hash.

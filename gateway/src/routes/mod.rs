@@ -6,6 +6,7 @@ pub(crate) mod artifacts;
 pub(crate) mod breakers;
 pub(crate) mod dlq;
 pub(crate) mod grants;
+pub(crate) mod groups;
 pub(crate) mod health;
 pub(crate) mod log;
 mod operators;
@@ -49,7 +50,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/log", get(log::show))
         .route("/v1/log/head", post(log::sign))
         .route("/v1/log/heads", get(log::heads))
-        .route("/v1/log/keys", get(log::keys))
+        .route("/v1/log/keys", get(log::keys).post(log::rotate))
         .route("/v1/log/entries", get(log::entries))
         .route("/v1/log/frontier", get(log::frontier))
         .route("/v1/receipts/{id}/artifacts/{artifact}", get(artifacts::get))
@@ -81,6 +82,11 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/store", get(store::stats))
         .route("/v1/store/topics/{topic}", get(store::events))
         .route("/v1/store/retain", post(store::retain))
+        .route("/v1/store/topics/{topic}/groups", get(groups::list))
+        .route(
+            "/v1/store/topics/{topic}/groups/{group}",
+            get(groups::show).post(groups::seek),
+        )
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

@@ -26,11 +26,17 @@ pub(super) async fn work<T: Serialize + Send + 'static>(
     desk: &Arc<Desk>,
     ask: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
+    Ok(json(StatusCode::OK, &working(desk, ask).await?))
+}
+
+/// The same, for whoever goes on with the answer.
+pub(super) async fn working<T: Send + 'static>(
+    desk: &Arc<Desk>,
+    ask: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
     let _turn = desk.turn().await?;
-    match tokio::task::spawn_blocking(ask).await {
-        Ok(answer) => Ok(json(StatusCode::OK, &answer?)),
-        Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
-    }
+    let answer = tokio::task::spawn_blocking(ask).await;
+    answer.unwrap_or_else(|error| Err(Problem::of(Kind::Internal, error.to_string())))
 }
 
 /// [`work`] on what the pipeline is made of, mostly its store.
@@ -46,7 +52,7 @@ pub(super) async fn with_parts<T: Serialize + Send + 'static>(
 }
 
 /// The store said no.
-fn refused(error: &StoreError) -> Problem {
+pub(super) fn refused(error: &StoreError) -> Problem {
     match error {
         StoreError::NotFound { .. } => Problem::of(Kind::LetterUnknown, error.to_string()),
         StoreError::Dropped { .. } => Problem::of(Kind::Dropped, error.to_string()),

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_actors::{Turn, retention};
+use effectd_actors::{Store, TopicName, Turn, Watch, retention};
 use serde::Deserialize;
 
-use super::{operators, query_invalid};
-use crate::desk::Desk;
+use super::{json, operators, query_invalid};
+use crate::desk::{Desk, unavailable};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
+use crate::replay;
+use crate::server::Stage;
 use crate::upkeep::{self, EventList, RetainedView, StoreView};
 
 const WHO: &str = "the store is";
@@ -21,8 +24,11 @@ const WHO: &str = "the store is";
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct From {
-    /// The first event; without it, the first that is kept.
-    from: Option<u64>,
+    /// The first event: `start` (the first that is kept), `end`, an offset, a time (`2026-01-01T00:00:00Z`), or how long ago
+    /// (`2h`).
+    from: Option<String>,
+    /// If there are none, wait so long for one.
+    wait_ms: Option<u64>,
 }
 
 /// Whether anything is done.
@@ -53,7 +59,7 @@ pub(crate) async fn stats(
 
 /// Events of a topic, in order
 ///
-/// What is sealed is not opened: such an event has no body here.
+/// What is sealed is not opened: such an event has no body here. To follow what comes, pass `next` as `from`, with `wait_ms`.
 #[utoipa::path(
     get,
     path = "/v1/store/topics/{topic}",
@@ -74,8 +80,40 @@ pub(crate) async fn events(
     operators::only(&peer, WHO)?;
     let Path(topic) = topic.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
     let Query(query) = query.map_err(|error| query_invalid(&error))?;
-    operators::with_parts(&desk, move |parts| {
-        upkeep::events(&*parts.store, &topic, query.from)
+    let mut from = query.from.unwrap_or_else(|| "start".to_owned());
+    let wait = desk.wait_time(Some(query.wait_ms.unwrap_or(0)));
+    let end = tokio::time::Instant::now() + wait;
+    let (store, mut stage) = (desk.pipeline().parts().store.clone(), desk.stage.clone());
+    loop {
+        // Taken before the look: nothing that comes after it is missed.
+        let mut news = watch(&*store, &topic)?;
+        let list = page(&desk, topic.clone(), from).await?;
+        if !list.events.is_empty() || tokio::time::Instant::now() >= end {
+            return Ok(json(StatusCode::OK, &list));
+        }
+        tokio::select! {
+            biased;
+            _ = stage.wait_for(|stage| *stage != Stage::Open) => return Ok(json(StatusCode::OK, &list)),
+            changed = news.changed() => changed.map_err(|error| unavailable(&error))?,
+            () = tokio::time::sleep_until(end) => return Ok(json(StatusCode::OK, &list)),
+        }
+        from = list.next.to_string();
+    }
+}
+
+fn watch(store: &dyn Store, topic: &str) -> Result<Watch, Problem> {
+    let watch = TopicName::new(topic).and_then(|topic| store.watch(&topic));
+    watch.map_err(|error| operators::refused(&error))
+}
+
+async fn page(desk: &Arc<Desk>, topic: String, from: String) -> Result<EventList, Problem> {
+    let host = desk.host.clone();
+    operators::working(desk, move || {
+        let parts = host.pipeline().parts();
+        let events = replay::place(&from, parts.clock.now())
+            .and_then(|place| replay::offset_of(&*parts.store, &topic, place))
+            .and_then(|from| upkeep::events(&*parts.store, &topic, Some(from)));
+        events.map_err(|error| operators::refused(&error))
     })
     .await
 }

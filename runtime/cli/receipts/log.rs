@@ -33,7 +33,12 @@ impl Log<'_> {
     pub(super) fn direct(common: &Common, state: &Path) -> Result<Self, Trouble> {
         let (state, store) = stored::open(common, state)?;
         let identity = keys::current(&state.keys_dir(), &*store)?;
-        own::enrol(&*store, &identity, effectd_contracts::Clock::now(&SystemClock)).map_err(Error::from)?;
+        own::enrol(
+            &*store,
+            &identity.key(),
+            effectd_contracts::Clock::now(&SystemClock),
+        )
+        .map_err(Error::from)?;
         Ok(Log::Direct {
             store,
             identity: Box::new(identity),

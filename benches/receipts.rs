@@ -1,0 +1,256 @@
+//! What the log costs and how long it takes to check: `cargo bench --bench receipts`.
+//!
+//! A store of 100,000 signed receipts with their intents is filled, then its whole log is verified with the program itself, on the
+//! store and on an exported bundle: every hash, every signature, order, completeness. `EFFECTD_BENCH_RECEIPTS` chooses another number.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a measurement prints, and stops on errors"
+)]
+
+use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use effectd_actors::{DeviceKey, log};
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::{Claim, ClaimAnswer, Completion, Fence, LocalStore, NewReceipt, Store, Wait};
+use effectd_contracts::merkle::{self, Frontier};
+use effectd_contracts::{Clock, Digest, IntentEntry, LogEntry, Receipt, ReceiptId, SystemClock, canonical};
+
+const RECEIPTS: usize = 100_000;
+const IN_FLIGHT: usize = 64;
+/// Longest time that checking 100,000 receipts may take.
+const SECONDS_MAX: f64 = 30.0;
+/// What the log may cost an action, all threads together.
+const LOG_MICROS_MAX: f64 = 20.0;
+/// What the canonical form and the signature may cost an action.
+const SIGN_MICROS_MAX: f64 = 150.0;
+
+fn main() {
+    let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
+    let many = std::env::var("EFFECTD_BENCH_RECEIPTS").map_or(RECEIPTS, |text| text.parse().unwrap());
+    let scratch = tempfile::Builder::new()
+        .prefix("effectd-receipts")
+        .tempdir_in(&base)
+        .unwrap();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    println!("disk: {}; {cores} processors", base.display());
+    let state = scratch.path().join("state");
+    effectd(&state, &["init"]);
+    for (name, byte) in [("receipt-signing.key", 7), ("receipt-digest.key", 8)] {
+        let path = state.join("keys").join(name);
+        std::fs::write(&path, [byte; 32]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let store = embedded::open(EmbeddedConfig::new(&state), Arc::new(SystemClock)).unwrap();
+    let key = DeviceKey::new(&[7; 32]);
+    log::enrol(&store, &key, SystemClock.now()).unwrap();
+    let begun = Instant::now();
+    let sample = fill(&store, &key, many);
+    let filling = begun.elapsed().as_secs_f64();
+    println!("{many} intents and signed receipts stored in {filling:.1} s");
+    let mut missed = cost(&key, &sample) + proofs(&store, many);
+    store.close().unwrap();
+    drop(store);
+    missed += verify(&state, many);
+    std::process::exit(i32::from(missed > 0));
+}
+
+/// Runs the program itself, and says how long it took and what it said.
+fn effectd(state: &Path, arguments: &[&str]) -> (f64, Vec<u8>) {
+    let begun = Instant::now();
+    let ran = Command::new(env!("CARGO_BIN_EXE_effectd"))
+        .args(arguments)
+        .arg("--state")
+        .arg(state)
+        .output()
+        .unwrap();
+    let took = begun.elapsed().as_secs_f64();
+    assert!(
+        ran.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    (took, ran.stdout)
+}
+
+fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {
+    let word = if holds { "reached" } else { "MISSED" };
+    println!("{what}: {value:.3} ({bound}): {word}");
+    u32::from(!holds)
+}
+
+/// Claims and commits with many in flight; one of the receipts.
+fn fill(store: &LocalStore, key: &DeviceKey, many: usize) -> Receipt {
+    let golden = include_str!("../contracts/tests/golden/receipt.json");
+    let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
+    let mut claims: VecDeque<(usize, Wait<ClaimAnswer>)> = VecDeque::new();
+    let mut commits = VecDeque::new();
+    let mut next = 0;
+    while next < many || !claims.is_empty() || !commits.is_empty() {
+        while next < many && claims.len() < IN_FLIGHT {
+            claims.push_back((next, store.claim(claim(next))));
+            next += 1;
+        }
+        if let Some((nth, answer)) = claims.pop_front() {
+            let ClaimAnswer::New { fence } = answer.wait().unwrap() else {
+                panic!("{nth} is not new")
+            };
+            receipt.receipt_id = ReceiptId::new(format!("r-{nth}")).unwrap();
+            receipt.action_id = format!("a-{nth}").parse().unwrap();
+            key.sign(&mut receipt);
+            commits.push_back(store.commit(completion(&receipt, fence)));
+        }
+        while commits.len() > IN_FLIGHT || (claims.is_empty() && !commits.is_empty()) {
+            commits.pop_front().unwrap().wait().unwrap();
+        }
+    }
+    receipt
+}
+
+fn claim(nth: usize) -> Claim {
+    Claim {
+        action_id: format!("a-{nth}").parse().unwrap(),
+        action_digest: Digest::of(b"request"),
+        space: "shared:household".parse().unwrap(),
+        key: None,
+        params_digest: Digest::of(b"params"),
+        intent: b"intent".to_vec(),
+        resources: Vec::new(),
+    }
+}
+
+fn completion(receipt: &Receipt, fence: Fence) -> Completion {
+    Completion {
+        receipt: NewReceipt {
+            receipt_id: receipt.receipt_id.clone(),
+            action_id: receipt.action_id.clone(),
+            action_digest: Digest::of(b"request"),
+            tool_id: receipt.tool_id.clone(),
+            subject_id: receipt.subject_id.clone(),
+            space_id: receipt.space_id.clone(),
+            status: receipt.status,
+            key: None,
+            params_digest: Digest::of(b"params"),
+            time: receipt.timing.ended_at,
+            body: canonical::of(receipt).unwrap().into_bytes(),
+        },
+        events: Vec::new(),
+        fence: Some(fence),
+        leases: Vec::new(),
+        letter: None,
+        retire: Vec::new(),
+        links: Vec::new(),
+    }
+}
+
+/// What the two entries of an action take: their bytes, their hashes and the tree; and, beside it, the signature.
+fn cost(key: &DeviceKey, receipt: &Receipt) -> u32 {
+    const ROUNDS: u32 = 20_000;
+    let body = canonical::of(receipt).unwrap().into_bytes();
+    let mut tree = Frontier::default();
+    let each = |begun: Instant| begun.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS);
+    let begun = Instant::now();
+    for _ in 0..ROUNDS {
+        let intent = IntentEntry::new(
+            receipt.action_id.clone(),
+            &Digest::from_bytes([7; 32]),
+            receipt.space_id.clone(),
+        );
+        tree.push(merkle::leaf(&LogEntry::Intent(intent).bytes()));
+        tree.push(merkle::leaf(&body));
+    }
+    let logged = each(begun);
+    std::hint::black_box(tree.root());
+    let mut signed = receipt.clone();
+    let begun = Instant::now();
+    for _ in 0..ROUNDS {
+        key.sign(&mut signed);
+    }
+    let signing = each(begun);
+    std::hint::black_box(&signed);
+    println!("a receipt has {} bytes", body.len());
+    judge(
+        "microseconds of the log for one action",
+        logged,
+        logged <= LOG_MICROS_MAX,
+        "at most 20",
+    ) + judge(
+        "microseconds to write a receipt canonically and sign it",
+        signing,
+        signing <= SIGN_MICROS_MAX,
+        "at most 150",
+    )
+}
+
+/// The whole log as people check it: with the program, on the store and on a bundle.
+fn verify(state: &Path, many: usize) -> u32 {
+    let bundle = state.with_file_name("bundle.jsonl");
+    let name = bundle.to_str().unwrap();
+    let (live, report) = effectd(state, &["receipts", "verify", "-o", "json"]);
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(
+        (&report["ok"], &report["receipts"]),
+        (&true.into(), &many.into()),
+        "{report}"
+    );
+    let (export, _) = effectd(state, &["receipts", "export", "--bundle", name]);
+    let (offline, report) = effectd(state, &["receipts", "verify", name, "-o", "json"]);
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(
+        (&report["ok"], &report["receipts"]),
+        (&true.into(), &many.into()),
+        "{report}"
+    );
+    let bytes = std::fs::metadata(&bundle).unwrap().len();
+    println!(
+        "exported as a bundle of {} MB in {export:.1} s",
+        bytes / 1_000_000
+    );
+    for (what, seconds) in [("the store", live), ("the bundle", offline)] {
+        println!("{what}: {:.0} receipts verified a second", many as f64 / seconds);
+    }
+    let bound = SECONDS_MAX * many as f64 / RECEIPTS as f64;
+    judge(
+        "seconds to verify the store",
+        live,
+        live <= bound,
+        "at most 30 for 100,000 receipts",
+    ) + judge(
+        "seconds to verify the bundle",
+        offline,
+        offline <= bound,
+        "at most 30 for 100,000 receipts",
+    )
+}
+
+fn proofs(store: &LocalStore, many: usize) -> u32 {
+    let standing = store.log().unwrap();
+    let rounds = 1_000.min(many);
+    let begun = Instant::now();
+    for nth in 0..rounds {
+        let id = ReceiptId::new(format!("r-{}", nth * (many / rounds))).unwrap();
+        let index = store.log_place(&id).unwrap().unwrap();
+        let proof = store.log_inclusion(index, standing.size).unwrap();
+        let entry = &store.log_entries(index, 1).unwrap()[0];
+        assert!(merkle::inclusion_holds(
+            index,
+            standing.size,
+            &entry.hash,
+            &proof,
+            &standing.root
+        ));
+    }
+    let micros = begun.elapsed().as_secs_f64() * 1e6 / rounds as f64;
+    judge(
+        "microseconds to find, prove and check one receipt",
+        micros,
+        micros <= 5_000.0,
+        "at most 5,000",
+    )
+}

@@ -1,0 +1,223 @@
+//! `effectd receipts stats`: how each tool does, by its receipts.
+
+use std::collections::BTreeMap;
+
+use effectd_bus::Order;
+use effectd_contracts::{Code, Millis, Receipt, Status};
+use serde_json::{Value, json};
+
+use super::PAGE;
+use crate::cli::backend::{Trouble, ask_or};
+use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::output::{Form, Printer};
+use crate::cli::{Common, stored};
+use crate::exit::Exit;
+
+/// Count by tool: how many, how many succeeded, percentiles of the times, what it cost
+///
+/// Percentiles are exact to one part in a hundred. `-o json` has queued, exec and total times apart, and failures by code.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd receipts stats since:24h\n  effectd receipts stats 'tool:files.*' -o json"
+)]
+pub(super) struct Stats {
+    #[command(flatten)]
+    which: Which,
+    /// How they are shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+const COLUMNS: [(&str, usize); 9] = [
+    ("TOOL", 24),
+    ("COUNT", 8),
+    ("OK", 7),
+    ("P50 MS", 9),
+    ("P95 MS", 9),
+    ("P99 MS", 9),
+    ("CPU MS", 10),
+    ("ENERGY MWH", 10),
+    ("RETRIES", 0),
+];
+
+/// Tools that are told apart. Ids of tools that do not exist come from outside; beyond this many they count as one.
+const TOOLS_MAX: usize = 1_000;
+const THE_REST: &str = "(others)";
+
+impl Stats {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let tools = ask_or(
+            common,
+            async |client| self.all(Source::Daemon(client)).await,
+            async |state| {
+                let (_, store) = stored::open(common, state)?;
+                self.all(Source::Direct(&*store)).await
+            },
+        )
+        .await?;
+        let mut printer = Printer::new(self.output, true, &COLUMNS);
+        for (tool, count) in &tools {
+            let cells = count.cells(tool);
+            printer.row(&count.value(tool), &cells.each_ref().map(String::as_str));
+        }
+        printer.finish();
+        Ok(Exit::Done)
+    }
+
+    async fn all(&self, mut source: Source<'_>) -> Result<BTreeMap<String, Count>, Trouble> {
+        let mut tools = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let turn = Turn {
+                order: Order::OldestFirst,
+                after,
+                limit: usize::try_from(PAGE).unwrap_or(1),
+                wait_ms: None,
+            };
+            let page = source.page(&self.which, turn).await?;
+            page.receipts.iter().for_each(|receipt| add(&mut tools, receipt));
+            after = page.next;
+            if after.is_none() {
+                return Ok(tools);
+            }
+        }
+    }
+}
+
+fn add(tools: &mut BTreeMap<String, Count>, receipt: &Receipt) {
+    let id = receipt.tool_id.as_str();
+    let known = tools.len() < TOOLS_MAX || tools.contains_key(id);
+    let count = tools.entry(if known { id } else { THE_REST }.to_owned());
+    count.or_default().add(receipt);
+}
+
+/// What the receipts of one tool say together.
+#[derive(Debug, Default)]
+struct Count {
+    number: u64,
+    ok: u64,
+    total: Spread,
+    queued: Spread,
+    exec: Spread,
+    cpu_micros: u64,
+    energy_mwh: f64,
+    bytes_written: u64,
+    retries: u64,
+    codes: BTreeMap<Code, u64>,
+}
+
+impl Count {
+    fn add(&mut self, receipt: &Receipt) {
+        self.number += 1;
+        self.ok += u64::from(receipt.status == Status::Ok);
+        self.total.add(receipt.timing.total_ms);
+        self.queued.add(receipt.timing.queued_ms);
+        self.exec.add(receipt.timing.exec_ms);
+        self.cpu_micros = self.cpu_micros.saturating_add(receipt.cost.cpu_ms.micros());
+        self.energy_mwh += receipt.cost.energy_mwh;
+        let written = receipt.cost.bytes_written.unwrap_or(0);
+        self.bytes_written = self.bytes_written.saturating_add(written);
+        self.retries += receipt.attempts.len().saturating_sub(1) as u64;
+        if let Some(failure) = &receipt.error {
+            *self.codes.entry(failure.code).or_default() += 1;
+        }
+    }
+
+    fn success(&self) -> f64 {
+        self.ok as f64 / self.number.max(1) as f64
+    }
+
+    fn value(&self, tool: &str) -> Value {
+        let codes: BTreeMap<&str, u64> = self.codes.iter().map(|(code, n)| (code.as_str(), *n)).collect();
+        json!({
+            "tool_id": tool, "count": self.number, "ok": self.ok, "success_rate": self.success(),
+            "total_ms": self.total.value(), "queued_ms": self.queued.value(), "exec_ms": self.exec.value(),
+            "cpu_ms": Millis::from_micros(self.cpu_micros), "energy_mwh": self.energy_mwh,
+            "bytes_written": self.bytes_written, "retries": self.retries, "codes": codes,
+        })
+    }
+
+    fn cells(&self, tool: &str) -> [String; 9] {
+        let ms = |share: f64| format!("{:.2}", self.total.below(share).as_f64());
+        [
+            tool.to_owned(),
+            self.number.to_string(),
+            format!("{:.1} %", self.success() * 100.0),
+            ms(0.5),
+            ms(0.95),
+            ms(0.99),
+            format!("{:.1}", self.cpu_micros as f64 / 1_000.0),
+            format!("{:.4}", self.energy_mwh),
+            self.retries.to_string(),
+        ]
+    }
+}
+
+/// How times are spread, in memory that does not grow with their number: counted in classes that are each 2 % wide.
+#[derive(Debug, Default)]
+struct Spread(BTreeMap<u16, u64>);
+
+const WIDTH: f64 = 1.02;
+
+impl Spread {
+    fn add(&mut self, time: Millis) {
+        // Logarithms of what a u64 holds are small, and never below zero.
+        let class = (time.micros() as f64).max(1.0).log(WIDTH).round() as u16;
+        let class = if time == Millis::ZERO { 0 } else { class + 1 };
+        *self.0.entry(class).or_default() += 1;
+    }
+
+    /// The time that this share of them does not exceed.
+    fn below(&self, share: f64) -> Millis {
+        let number: u64 = self.0.values().sum();
+        let wanted = (share * number as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (class, count) in &self.0 {
+            seen += count;
+            if seen >= wanted {
+                let micros = class.checked_sub(1).map_or(0.0, |power| WIDTH.powi(power.into()));
+                return Millis::from_micros(micros.round() as u64);
+            }
+        }
+        Millis::ZERO
+    }
+
+    fn value(&self) -> Value {
+        json!({ "p50": self.below(0.5), "p95": self.below(0.95), "p99": self.below(0.99) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_right_to_one_in_a_hundred() {
+        let mut spread = Spread::default();
+        assert_eq!(spread.below(0.5), Millis::ZERO);
+        for micros in 1..=100_000 {
+            spread.add(Millis::from_micros(micros));
+        }
+        for share in [0.01, 0.5, 0.95, 0.99, 1.0] {
+            let (found, exact) = (spread.below(share).micros() as f64, share * 100_000.0);
+            assert!((found / exact - 1.0).abs() < 0.011, "{share}: {found}");
+        }
+        let mut nothing = Spread::default();
+        (0..10).for_each(|_| nothing.add(Millis::ZERO));
+        assert_eq!(nothing.below(0.99), Millis::ZERO);
+    }
+
+    #[test]
+    fn names_from_outside_do_not_make_it_grow() {
+        let golden = include_str!("../../../contracts/tests/golden/receipt.json");
+        let mut tools = BTreeMap::new();
+        if let Ok(mut receipt) = serde_json::from_str::<Receipt>(golden) {
+            for n in 0..TOOLS_MAX + 50 {
+                receipt.tool_id = effectd_contracts::ToolId::new(format!("t.{n}")).unwrap_or(receipt.tool_id);
+                add(&mut tools, &receipt);
+            }
+        }
+        assert_eq!(tools.len(), TOOLS_MAX + 1);
+        assert_eq!(tools[THE_REST].number, 50);
+    }
+}
