@@ -61,6 +61,12 @@ pub const AMENDMENTS_MAX: usize = 1_000;
 /// Findings that a check of the log names one by one; beyond it they are counted.
 /// Fixed: a person reads them.
 pub const FINDINGS_MAX: usize = 1_000;
+/// Intents without a receipt that a check of the log keeps in mind at one time: far more than may be on their way.
+/// Fixed: bounds the memory of a check of what somebody else has sent.
+pub const OPEN_MAX: usize = 1_000_000;
+/// Entries that a log can have: a million a second for nine years.
+/// Fixed: what somebody else has sent and says more cannot be a log.
+pub const LOG_ENTRIES_MAX: u64 = 281_474_976_710_656;
 /// Heads that a check of the log compares: one a minute for two months; the rest is covered by later ones.
 /// Fixed: bounds the memory of a check, which anybody makes.
 pub const HEADS_MAX: usize = 100_000;

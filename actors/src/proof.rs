@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::identity::{SignatureInvalid, key_id, text_of, verify_text};
-use crate::limits::{FINDINGS_MAX, HEADS_MAX};
+use crate::limits::{FINDINGS_MAX, HEADS_MAX, KEYS_MAX, OPEN_MAX};
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,9 @@ impl Chain {
         if let Some(known) = self.position(&entry.key_id) {
             return Ok(known);
         }
+        if self.0.len() >= KEYS_MAX {
+            return Err("a key more than a log may have");
+        }
         let bare = KeyEntry {
             signatures: Vec::new(),
             ..entry.clone()
@@ -100,6 +103,14 @@ impl Chain {
             Some((id, old)) if entry.previous.as_ref() == Some(&id) && by(&old) => Ok(self.0.len() - 1),
             None | Some(_) => Err("a key that the one before it did not sign"),
         }
+    }
+
+    /// Whether this key is among them, by its name or as a whole.
+    fn has(&self, trusted: &str) -> bool {
+        let whole = unhex(trusted);
+        self.0
+            .iter()
+            .any(|(id, key)| id == trusted || whole.as_deref() == Some(&key[..]))
     }
 
     /// Whether one of the keys signed this; which.
@@ -244,7 +255,14 @@ impl Checker {
             Looked::Unreadable(why) => self.find(at, format!("entry {} cannot be read: {why}", line.index)),
             Looked::Intent(action) => {
                 self.report.intents += 1;
-                self.open.insert(action, line.index);
+                if self.open.len() < OPEN_MAX {
+                    self.open.insert(action, line.index);
+                } else {
+                    self.find(
+                        at,
+                        format!("entry {} is an intent more than can be open", line.index),
+                    );
+                }
             }
             Looked::Key(key) => match self.chain.admit(&key) {
                 Ok(position) => self.in_force = position,
@@ -332,7 +350,7 @@ impl Checker {
                 "the tree of the first {size} entries is not the one that was signed: something among entries {} to {} was \
                  changed, exchanged or forged",
                 self.sure,
-                size - 1
+                size.saturating_sub(1)
             );
             self.find(Some(self.sure), what);
         }
@@ -364,11 +382,7 @@ impl Checker {
         }
         self.complete(head);
         if let Some(trusted) = trusted
-            && !self
-                .chain
-                .0
-                .iter()
-                .any(|(id, key)| id == trusted || unhex(trusted).as_deref() == Some(&key[..]))
+            && !self.chain.has(trusted)
         {
             self.find(None, format!("none of its keys is {trusted}"));
         }
@@ -460,7 +474,7 @@ pub fn check_proof(proof: &InclusionProof, trusted: Option<&str>) -> Vec<Finding
             find(format!("{why}: {}", key.key_id));
         }
     }
-    if let Some(trusted) = trusted.filter(|trusted| chain.position(trusted).is_none()) {
+    if let Some(trusted) = trusted.filter(|trusted| !chain.has(trusted)) {
         find(format!("none of the keys is {trusted}"));
     }
     if let Err(why) = chain.head(&proof.head) {

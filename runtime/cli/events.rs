@@ -1,7 +1,5 @@
 //! `effectd events`: a topic as learners replay it, in groups that keep their place.
 
-use std::io::Write;
-
 use clap::Subcommand;
 use effectd_bus::Store;
 use effectd_contracts::{Clock, SystemClock, Topic};
@@ -10,7 +8,7 @@ use effectd_gateway::upkeep::{self, EventList};
 use hyper::Method;
 
 use super::backend::Trouble;
-use super::output::{Form, Printer, line};
+use super::output::{Form, Printer, line, lines};
 use super::stored::Keeper;
 use super::{Common, complain};
 use crate::client::{ClientError, percent_encoded};
@@ -141,7 +139,7 @@ async fn seek(keeper: &mut Keeper, topic: &str, group: &str, to: &str) -> Result
 
 impl Tail {
     async fn main(&self, keeper: &mut Keeper) -> Result<(), Trouble> {
-        let once = self.once || matches!(keeper, Keeper::Direct(_));
+        let once = self.once || matches!(keeper, Keeper::Direct { .. });
         let mut from = self.begin(keeper).await?;
         loop {
             let page = match self.page(keeper, &from, once).await {
@@ -155,7 +153,7 @@ impl Tail {
                 page => page?,
             };
             // Whoever has closed the other end has not read it.
-            if write(&page).is_err() {
+            if !lines(texts(&page))? {
                 return Ok(());
             }
             from = page.next.to_string();
@@ -221,11 +219,9 @@ async fn back(keeper: &mut Keeper) {
 }
 
 /// Each event as it is; what is sealed has only its envelope.
-fn write(page: &EventList) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    for event in &page.events {
+fn texts(page: &EventList) -> impl Iterator<Item = String> {
+    page.events.iter().map(|event| {
         let body = event.get("body").filter(|body| !body.is_null());
-        writeln!(out, "{}", body.unwrap_or(event))?;
-    }
-    out.flush()
+        body.unwrap_or(event).to_string()
+    })
 }

@@ -218,5 +218,14 @@ fn block_on(work: impl Future<Output = Result<Exit, backend::Trouble>>) -> Exit 
 /// One line that says what went wrong and what to do.
 #[expect(clippy::print_stderr, reason = "this is where the program talks to people")]
 fn complain(what: &dyn std::fmt::Display) {
-    eprintln!("effectd: {what}");
+    // What others wrote may be quoted; it must not command the terminal.
+    let text = what.to_string();
+    let tame = |c: char| {
+        if c.is_control() && c != '\n' && c != '\t' {
+            '\u{fffd}'
+        } else {
+            c
+        }
+    };
+    eprintln!("effectd: {}", text.chars().map(tame).collect::<String>());
 }

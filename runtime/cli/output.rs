@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::complain;
+use crate::error::Error;
 
 /// How results are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -93,6 +94,23 @@ pub(super) fn for_programs(form: Form, value: &impl serde::Serialize) -> bool {
         Err(error) => complain(&error),
     }
     true
+}
+
+/// Lines of data that must not be lost: `false` if nobody reads them any more, an error if they cannot be written.
+pub(super) fn lines(texts: impl Iterator<Item = String>) -> Result<bool, Error> {
+    use std::io::Write;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let write = || {
+        for text in texts {
+            writeln!(out, "{text}")?;
+        }
+        out.flush()
+    };
+    match write() {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::Request(format!("standard output: {error}"))),
+    }
 }
 
 /// A line of data. Whoever has closed the other end has seen enough.

@@ -12,14 +12,15 @@ use std::collections::VecDeque;
 
 use clap::Subcommand;
 use effectd_bus::Order;
-use effectd_contracts::{Receipt, ReceiptId};
+use effectd_contracts::{ActionId, AmendmentEntry, Receipt, ReceiptId};
+use effectd_gateway::views::ActionView;
 use hyper::Method;
 
 use super::backend::{Trouble, ask_or};
 use super::listing::{Source, Turn, Which};
 use super::output::{Form, Printer, line};
 use super::{Common, show, stored};
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Told, percent_encoded};
 use crate::error::Error;
 use crate::exit::Exit;
 
@@ -67,11 +68,11 @@ struct List {
     output: Form,
 }
 
-/// Show one receipt
+/// Show one receipt: what was asked, decided, done and changed, where the time went, and what became known later
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
 struct Show {
-    /// Which receipt
+    /// Which receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
     /// How it is shown
@@ -227,28 +228,61 @@ fn row(printer: &mut Printer, receipt: &Receipt) {
 
 impl Show {
     async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let receipt = ask_or(
+        let (receipt, amended) = ask_or(
             common,
-            async |client| {
-                let path = format!("/v1/receipts/{}", self.receipt);
-                let answer = client.call::<Receipt>(Method::GET, &path, Vec::new()).await?;
-                answer.map_err(Trouble::Refused)
-            },
+            async |client| self.of_daemon(client).await,
             async |state| {
                 let (_, store) = stored::open(common, state)?;
-                let found = store.receipt(&self.receipt).map_err(Error::from)?;
-                let none = || Error::Request(format!("there is no receipt {}", self.receipt));
-                Ok(found.ok_or_else(none)?.parse().map_err(Error::from)?)
+                let mut found = store.receipt(&self.receipt).map_err(Error::from)?;
+                if found.is_none() {
+                    found = store.receipt_of(&self.action()?).map_err(Error::from)?;
+                }
+                let none = || {
+                    let why = "no receipt and no action is called";
+                    Error::Request(format!(
+                        "{why} {}; `effectd receipts list` shows the last ones",
+                        self.receipt
+                    ))
+                };
+                let receipt: Receipt = found.ok_or_else(none)?.parse().map_err(Error::from)?;
+                let amended = effectd_actors::log::amendments(&*store, &receipt.receipt_id);
+                Ok((receipt, amended.map_err(Error::from)?))
             },
         )
         .await?;
         if self.output == Form::Table {
             line(show::receipt(&receipt, false).trim_end());
+            if !amended.is_empty() {
+                line(show::amendments(&amended).trim_end());
+            }
         } else {
             let mut printer = Printer::new(self.output, false, &COLUMNS);
             row(&mut printer, &receipt);
             printer.finish();
         }
         Ok(Exit::Done)
+    }
+
+    async fn of_daemon(&self, client: &mut Client) -> Result<(Receipt, Vec<AmendmentEntry>), Trouble> {
+        let path = format!("/v1/receipts/{}", percent_encoded(self.receipt.as_str()));
+        let receipt = match client.call::<Receipt>(Method::GET, &path, Vec::new()).await? {
+            Ok(receipt) => receipt,
+            Err(problem) => match client.status(&self.action()?).await? {
+                Told::View(ActionView {
+                    receipt: Some(receipt),
+                    ..
+                }) => *receipt,
+                Told::View(_) | Told::Problem(_) => return Err(Trouble::Refused(problem)),
+            },
+        };
+        let id = percent_encoded(receipt.receipt_id.as_str());
+        let path = format!("/v1/receipts/{id}/amendments");
+        let amended = client.call(Method::GET, &path, Vec::new()).await?;
+        Ok((receipt, amended.map_err(Trouble::Refused)?))
+    }
+
+    /// What was named, as an action: whoever asked for it knows that name.
+    fn action(&self) -> Result<ActionId, Error> {
+        ActionId::new(self.receipt.as_str()).map_err(|error| Error::Request(error.to_string()))
     }
 }

@@ -1,8 +1,11 @@
 //! A receipt as a person likes to read it.
 
+mod effects;
+mod timeline;
+
 use std::fmt::Write;
 
-use effectd_contracts::{ApprovalVerdict, Authority, Gate, GateResult, Millis, Outcome, Receipt, Timestamp};
+use effectd_contracts::{AmendmentEntry, ApprovalVerdict, Authority, Gate, GateResult, Outcome, Receipt};
 use serde_json::{Map, Value};
 
 /// The receipt in a few lines.
@@ -16,7 +19,7 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {name:<9} {value}");
+            let _ = writeln!(text, "  {name:<9} {}", printable(value));
         }
     };
     if let Some(failure) = &receipt.error {
@@ -24,15 +27,23 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
     }
     line("inputs", &fields(&receipt.inputs));
     line("outputs", &fields(&receipt.outputs));
+    for (nth, change) in effects::changes(receipt).iter().enumerate() {
+        line(if nth == 0 { "changed" } else { "" }, change);
+    }
     line("policy", &gates(receipt));
     line("decided", &decided(receipt));
     line("approved", &approved(receipt));
     line("sandbox", &sandbox(receipt));
-    line("took", &took(receipt));
-    for (nth, phase) in timeline(receipt).iter().enumerate() {
+    for (nth, phase) in timeline::lines(receipt).iter().enumerate() {
         line(if nth == 0 { "timeline" } else { "" }, phase);
     }
+    line("cost", &cost(receipt));
     line("reward", &reward(receipt));
+    line("asked by", &asked(receipt));
+    line(
+        "action",
+        &format!("{}, trace {}", receipt.action_id, receipt.trace_id),
+    );
     line("receipt", receipt.receipt_id.as_str());
     line(
         "signed",
@@ -46,6 +57,41 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
         "{headline}: {} in {} for {}\n{text}",
         receipt.tool_id, receipt.space_id, receipt.subject_id
     )
+}
+
+/// What became known later, a line each.
+pub(super) fn amendments(all: &[AmendmentEntry]) -> String {
+    let mut text = String::new();
+    for amendment in all {
+        let success = amendment.success.map(|success| {
+            if success {
+                "it counts as done"
+            } else {
+                "it does not count as done"
+            }
+        });
+        let quality = amendment.quality.map(|quality| format!("quality {quality}"));
+        let said = [success.map(str::to_owned), quality, amendment.note.clone()];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        let told = format!(
+            "{} by {} ({}) at {:.3}: reward {}",
+            said.join(", "),
+            amendment.by,
+            amendment.source,
+            amendment.at,
+            amendment.reward.scalar
+        );
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:<9} {}", "amended", printable(&told));
+    }
+    text
+}
+
+/// Text from tools and planners must not command the terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
 
 fn words(outcome: Outcome) -> &'static str {
@@ -149,59 +195,26 @@ fn sandbox(receipt: &Receipt) -> String {
     format!("{}: {}", isolation.profile, mechanisms.join(", "))
 }
 
-fn took(receipt: &Receipt) -> String {
-    let (timing, cost) = (&receipt.timing, &receipt.cost);
-    format!(
-        "{} in all; {} queued, {} in the sandbox, {} of processor time",
-        timing.total_ms, timing.queued_ms, timing.exec_ms, cost.cpu_ms
-    )
+fn cost(receipt: &Receipt) -> String {
+    let cost = &receipt.cost;
+    if receipt.attempts.is_empty() {
+        return String::new();
+    }
+    let mut parts = vec![
+        format!("{} of processor time", cost.cpu_ms),
+        format!("{:.4} mWh", cost.energy_mwh),
+    ];
+    parts.extend(
+        cost.peak_memory_bytes
+            .map(|bytes| format!("{:.1} MB of memory", bytes as f64 / 1e6)),
+    );
+    parts.extend(cost.bytes_written.map(|bytes| format!("{bytes} bytes written")));
+    parts.join(", ")
 }
 
-/// The phases, each at its time after acceptance, with a bar as long as its share.
-fn timeline(receipt: &Receipt) -> Vec<String> {
-    let timing = &receipt.timing;
-    let total = timing.total_ms.as_f64();
-    let at = |time: Timestamp| {
-        let offset = time.duration_since(timing.started_at).as_secs_f64() * 1_000.0;
-        offset.clamp(0.0, total)
-    };
-    let mut phases = vec![phase(0.0, "accepted", None, total)];
-    if timing.queued_ms > Millis::ZERO {
-        phases.push(phase(0.0, "queued", Some(timing.queued_ms), total));
-    }
-    phases.push(phase(timing.queued_ms.as_f64(), "taken up", None, total));
-    for (nth, attempt) in receipt.attempts.iter().enumerate() {
-        let code = attempt.code.map(|code| format!(" ({code})")).unwrap_or_default();
-        let name = format!("attempt {}{code}", nth + 1);
-        phases.push(phase(at(attempt.started_at), &name, Some(attempt.exec_ms), total));
-    }
-    phases.push(phase(total, "receipt", None, total));
-    phases
-}
-
-/// How wide the whole time is drawn.
-const BAR: f64 = 32.0;
-
-fn phase(at_ms: f64, name: &str, took: Option<Millis>, total_ms: f64) -> String {
-    let Some(took) = took else {
-        return format!("{at_ms:>9.2} ms  {name}");
-    };
-    let share = if total_ms > 0.0 {
-        took.as_f64() / total_ms
-    } else {
-        0.0
-    };
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a share of the width is small and not negative"
-    )]
-    let length = (share.clamp(0.0, 1.0) * BAR).round().max(1.0) as usize;
-    format!(
-        "{at_ms:>9.2} ms  {name:<12} {:>9.2} ms  {}",
-        took.as_f64(),
-        "█".repeat(length)
-    )
+fn asked(receipt: &Receipt) -> String {
+    let (from, to) = (receipt.timing.started_at, receipt.timing.ended_at);
+    format!("{} at {from:.3}, ended {to:.3}", receipt.principal)
 }
 
 fn reward(receipt: &Receipt) -> String {

@@ -150,6 +150,11 @@ fn the_log_is_proved_exported_and_amended_through_the_daemon() {
     told(&["receipts", "amend", id, "--success", "false", "-o", "json"]);
     let amended = daemon.get(&format!("/v1/receipts/{id}/amendments")).json(200);
     assert_eq!(amended[0]["success"], false, "{amended}");
+    let shown = told(&["receipts", "show", "p-1"]);
+    assert!(
+        shown.contains(id) && shown.contains("it does not count as done"),
+        "{shown}"
+    );
     let report: Value = serde_json::from_str(&told(&["receipts", "verify", "-o", "json"])).unwrap();
     assert_eq!(
         (&report["ok"], &report["receipts"], &report["amendments"]),

@@ -125,6 +125,59 @@ fn a_log_is_whole_here_and_elsewhere_and_each_tampering_is_named() {
 }
 
 #[test]
+fn a_hostile_bundle_does_no_harm() {
+    let place = place_with(1);
+    let export = place.effectd(&["receipts", "export", "--bundle", "log.jsonl"], None);
+    assert_eq!(export.code(), 0, "{}", export.stderr());
+    let honest = std::fs::read_to_string(place.path("log.jsonl")).unwrap();
+    let (first, rest) = honest.split_once('\n').unwrap();
+    let first: Value = serde_json::from_str(first).unwrap();
+    let with = |name: &str, value: Value| {
+        let mut first = first.clone();
+        first[name] = value;
+        first
+    };
+    let mut commanding: Value = first["keys"][0].clone();
+    commanding["key_id"] = json!("\u{1b}]0;mine\u{7}");
+    let line = json!({ "index": 0, "hash": first["head"]["root"], "entry": commanding });
+    let hash = first["head"]["root"].clone();
+    let cases = [
+        // A tree as large as can be written, which the next entry would make larger.
+        (
+            format!(
+                "{}\n{rest}",
+                with("from", json!(u64::MAX)).to_string().replace(
+                    "\"frontier\":[]",
+                    &format!("\"frontier\":{}", json!(vec![hash; 64]))
+                )
+            ),
+            2,
+        ),
+        (format!("{}\n{line}\n", first), 1),
+        (format!("{}\n{}\n", first, "[".repeat(100_000)), 1),
+        (format!("{first}\n"), 1),
+        ("{".repeat(100_000), 2),
+        (String::new(), 2),
+    ];
+    for (nth, (text, code)) in cases.iter().enumerate() {
+        std::fs::write(place.path("hostile.jsonl"), text).unwrap();
+        let ran = place.effectd(&["receipts", "verify", "hostile.jsonl"], None);
+        assert_eq!(ran.code(), *code, "{nth}: {}{}", ran.stdout(), ran.stderr());
+        assert!(
+            !ran.stderr().contains('\u{1b}') && !ran.stdout().contains('\u{1b}'),
+            "{nth}"
+        );
+        assert!(!ran.stderr().contains("panicked"), "{nth}: {}", ran.stderr());
+    }
+    // A head that speaks of nothing, and lies about it.
+    let mut empty = first.clone();
+    empty["head"]["size"] = json!(0);
+    std::fs::write(place.path("hostile.jsonl"), format!("{empty}\n")).unwrap();
+    let ran = place.effectd(&["receipts", "verify", "hostile.jsonl"], None);
+    assert_eq!(ran.code(), 1, "{}", ran.stderr());
+}
+
+#[test]
 fn a_known_head_and_a_single_proof_are_enough() {
     let place = place_with(3);
     let head = place.effectd(&["receipts", "head"], None);
@@ -245,9 +298,29 @@ fn one_filter_language_finds_receipts_everywhere() {
         &["receipts", "show", shown[0]["receipt_id"].as_str().unwrap()],
         None,
     );
-    for word in ["timeline", "accepted", "attempt 1", "█", "receipt"] {
+    let words = [
+        "timeline",
+        "queued",
+        "judged and claimed",
+        "attempt 1",
+        "█",
+        "receipt",
+        "changed",
+        "n-1: made, 4 bytes",
+        "effectd undo",
+        "mWh",
+    ];
+    for word in words {
         assert!(shown.stdout().contains(word), "{word}: {}", shown.stdout());
     }
+    let by_action = place.effectd(&["receipts", "show", "n-1"], None);
+    assert_eq!(by_action.stdout(), shown.stdout());
+    let nobody = place.effectd(&["receipts", "show", "nobody"], None);
+    assert!(
+        nobody.code() == 2 && nobody.stderr().contains("no receipt and no action"),
+        "{}",
+        nobody.stderr()
+    );
     let audit = place.effectd(&["receipts", "audit"], None);
     assert!(
         audit.code() == 0 && audit.stderr().contains("5 receipts looked at, 0 findings"),
@@ -280,6 +353,32 @@ fn exports_are_the_same_each_time_and_go_on_where_they_were() {
     let csv = place.effectd(&["receipts", "export", "--format", "csv"], None);
     assert_eq!(csv.stdout().lines().count(), 7, "{}", csv.stdout());
     let tail = || lines(&place.effectd(&["receipts", "tail", "--once", "--cursor", "c"], None)).len();
+    // Whoever hangs up has not read.
+    let deaf = place.effectd_on(
+        &["receipts", "tail", "--once", "--cursor", "c"],
+        None,
+        |command| {
+            let (read, write) = std::io::pipe().unwrap();
+            drop(read);
+            command.stdout(write);
+        },
+    );
+    assert_eq!(deaf.code(), 0, "{}", deaf.stderr());
+    for command in [
+        &["receipts", "export"][..],
+        &["receipts", "tail", "--once", "--cursor", "c"],
+    ] {
+        let full = place.effectd_on(command, None, |command| {
+            command.stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+        });
+        assert_eq!(
+            full.code(),
+            2,
+            "what cannot be written is not called done: {}",
+            full.stderr()
+        );
+        assert!(full.stderr().contains("standard output"), "{}", full.stderr());
+    }
     assert_eq!((tail(), tail()), (6, 0));
     assert_eq!(place.run(&write_note("more", "workspace/more", "x")).code(), 0);
     assert_eq!((tail(), tail()), (1, 0));
@@ -340,6 +439,11 @@ fn what_is_known_later_is_noted_beside_the_receipt() {
         (&json!(id), &json!("nightly-check"))
     );
     assert!(amended["reward"]["scalar"].as_f64().unwrap() < 0.01, "{amended}");
+    let shown = place.effectd(&["receipts", "show", id], None).stdout();
+    assert!(
+        shown.contains("it does not count as done") && shown.contains("nightly-check"),
+        "{shown}"
+    );
     let same = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
     assert_eq!(same, listed, "a receipt is never edited");
     let report = place.effectd(&["receipts", "verify", "-o", "json"], None).json(0);

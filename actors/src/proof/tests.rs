@@ -226,6 +226,9 @@ fn a_proof_holds_for_its_receipt_alone() {
         head,
     };
     assert_eq!(check_proof(&proof, Some(&identity(1).key_id())), []);
+    let whole = effectd_contracts::digest::hex(&identity(1).public_key());
+    assert_eq!(check_proof(&proof, Some(&whole)), []);
+    assert_eq!(check_proof(&proof, Some("00")).len(), 1);
     let mut other = proof.clone();
     other.entry["status"] = "error".into();
     assert_eq!(check_proof(&other, None).len(), 2);
@@ -343,7 +346,16 @@ proptest! {
             let heads = device.heads.iter().map(|head| usize::try_from(head.size).unwrap());
             let sure = heads.filter(|size| *size <= at).max().unwrap_or(0);
             prop_assert!(first >= sure, "{how:?} at {at}: {:?}", report.findings);
-            let exact = matches!(how, Tamper::Flip(false) | Tamper::Delete(false) | Tamper::Truncate);
+            let exact = matches!(
+                how,
+                Tamper::Flip(false) | Tamper::Delete(false) | Tamper::Swap(false) | Tamper::Truncate
+            );
+            // What is signed is named itself, also by whoever makes its hash fit.
+            let signed = device.lines[at].entry.as_ref().unwrap().get("signature").is_some();
+            if matches!(how, Tamper::Forge) && signed {
+                let named = report.findings.iter().any(|found| found.entry == Some(at as u64));
+                prop_assert!(named, "{at}: {:?}", report.findings);
+            }
             if exact {
                 prop_assert_eq!(first, at, "{:?}: {:?}", how, report.findings);
             }

@@ -108,6 +108,8 @@ impl Export {
             Ok(())
         })
         .await?;
+        out.flush()
+            .map_err(|error| Error::Request(format!("standard output: {error}")))?;
         if let Some(reached) = reached {
             complain(&format!("to go on later: --after {reached}"));
         }

@@ -8,7 +8,7 @@ use effectd_contracts::canonical;
 use super::{PAGE, WATCH_STEP_MS, until_back};
 use crate::cli::backend::{Trouble, ask_or};
 use crate::cli::listing::{Source, Turn, Which};
-use crate::cli::output::line;
+use crate::cli::output::lines;
 use crate::cli::{Common, complain, stored};
 use crate::client::ClientError;
 use crate::error::Error;
@@ -68,9 +68,14 @@ impl Tail {
                 }
                 page => page?,
             };
-            for receipt in &page.receipts {
-                // A receipt is plain data with text keys, for which serde_json has no failure.
-                line(&canonical::of(receipt).unwrap_or_default());
+            // A receipt is plain data with text keys, for which serde_json has no failure.
+            let texts = page
+                .receipts
+                .iter()
+                .map(|receipt| canonical::of(receipt).unwrap_or_default());
+            // Whoever has closed the other end has not read them.
+            if !lines(texts)? {
+                return Ok(Exit::Done);
             }
             let reached = page.next.or(page.follow).or(after);
             if reached != after

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use effectd_actors::limits::LOG_ENTRIES_MAX;
 use effectd_actors::proof::{Checker, Report, check_proof};
 use effectd_contracts::limits::{REQUEST_BYTES_MAX, TOOL_REPLY_BYTES_MAX};
 use effectd_contracts::merkle::Frontier;
@@ -21,6 +22,8 @@ use crate::exit::Exit;
 const LINE_BYTES_MAX: u64 = 4 * (REQUEST_BYTES_MAX + TOOL_REPLY_BYTES_MAX) as u64;
 /// Lines of a bundle that are checked together.
 const PAGE: usize = 500;
+/// Bytes of a bundle that are held at one time, but for the line that exceeds it.
+const PAGE_BYTES: usize = 16 * 1_048_576;
 
 /// Check that every receipt is genuine, that none is missing, and that nothing was changed
 ///
@@ -157,6 +160,7 @@ impl Verify {
         }
         let before = Frontier::restore(bundle.from, bundle.frontier.clone());
         let before = before
+            .filter(|before| before.size() <= LOG_ENTRIES_MAX)
             .ok_or_else(|| Error::Request(format!("{} begins with a tree that cannot be", path.display())))?;
         let mut checker = Checker::new(before, &bundle.keys);
         // Heads stand behind what they speak of, so they are read first.
@@ -166,15 +170,18 @@ impl Verify {
             }
         }
         known.into_iter().for_each(|known| checker.expect(known));
-        let mut page = Vec::with_capacity(PAGE);
+        let (mut page, mut bytes) = (Vec::with_capacity(PAGE), 0);
         for (number, line) in Lines::open(path)?.enumerate().skip(1) {
-            match serde_json::from_slice::<LogLine>(&line?) {
+            let line = line?;
+            bytes += line.len();
+            match serde_json::from_slice::<LogLine>(&line) {
                 Ok(line) => page.push(line),
                 Err(error) => checker.fault(&page, format!("line {} cannot be read: {error}", number + 1)),
             }
-            if page.len() == PAGE {
+            if page.len() == PAGE || bytes >= PAGE_BYTES {
                 checker.entries(&page);
                 page.clear();
+                bytes = 0;
             }
         }
         checker.entries(&page);
@@ -191,7 +198,12 @@ impl Verify {
             receipts: 1,
             heads: 1,
             open: proof.head.open,
-            keys: proof.keys.iter().map(|key| key.key_id.clone()).collect(),
+            // What is not a name of a key is a finding; it is not shown as one.
+            keys: proof
+                .keys
+                .iter()
+                .map(|key| key.key_id.escape_debug().to_string())
+                .collect(),
             findings_total: findings.len() as u64,
             findings,
             ..Report::default()
