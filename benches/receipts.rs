@@ -10,7 +10,7 @@
 )]
 
 use std::collections::VecDeque;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -42,6 +42,11 @@ fn main() {
     println!("disk: {}; {cores} processors", base.display());
     let state = scratch.path().join("state");
     effectd(&state, &["init"]);
+    // The keys are made at the first action, and here there is none.
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(state.join("keys"))
+        .unwrap();
     for (name, byte) in [("receipt-signing.key", 7), ("receipt-digest.key", 8)] {
         let path = state.join("keys").join(name);
         std::fs::write(&path, [byte; 32]).unwrap();
@@ -58,6 +63,8 @@ fn main() {
     store.close().unwrap();
     drop(store);
     missed += verify(&state, many);
+    // An exit leaves everything where it is.
+    scratch.close().unwrap();
     std::process::exit(i32::from(missed > 0));
 }
 
