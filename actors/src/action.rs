@@ -44,6 +44,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Span;
 
 use crate::control::budgets::Reservation;
+use crate::control::lines::{InLine, Waiting};
 use crate::control::turns::Turn;
 use crate::held::Held;
 use crate::limits::REDELIVERY_DELAY;
@@ -122,6 +123,7 @@ pub(crate) struct Place {
     _turn: Option<Turn>,
     in_flight: IntGauge,
     reserved: Option<Reservation>,
+    line: Option<InLine>,
 }
 
 impl Place {
@@ -136,6 +138,7 @@ impl Place {
             _turn: turn,
             in_flight: in_flight.clone(),
             reserved: None,
+            line: None,
         }
     }
 
@@ -145,15 +148,32 @@ impl Place {
         self
     }
 
+    /// The same, in line for what the action changes.
+    pub(crate) fn in_line(mut self, line: Option<InLine>) -> Self {
+        self.line = line;
+        self
+    }
+
+    /// Whether another action on the same thing is to come first.
+    pub(crate) fn waits_in_line(&self) -> Option<Waiting> {
+        let line = self.line.as_ref()?;
+        line.has_to_wait().then(|| line.waiting())
+    }
+
+    /// Lets those who stand behind it pass.
+    pub(crate) fn leave_line(&mut self) {
+        self.line = None;
+    }
+
     /// Gives back what is reserved and was not used.
     pub(crate) fn close_account(&mut self) {
         self.reserved = None;
     }
 
-    /// The action has run, and used this much processor time in all its tries.
-    pub(crate) fn settle(&mut self, cpu: Duration) {
+    /// The action has run so often, and used this much processor time in all its tries.
+    pub(crate) fn settle(&mut self, cpu: Duration, tries: usize) {
         if let Some(reserved) = &mut self.reserved {
-            reserved.settle(cpu);
+            reserved.settle(cpu, u32::try_from(tries).unwrap_or(u32::MAX));
         }
     }
 }

@@ -3,7 +3,7 @@
 use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName, Try};
 use effectd_contracts::{
     Attempt, Choice, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome,
-    Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic, canonical,
+    Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
 };
 use effectd_policy::redact::prune_result;
 use serde_json::{Map, Value, json};
@@ -64,7 +64,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         artifacts: &ended.artifacts,
         plain: false,
     };
-    let receipt = receipt(parts, key, account);
+    let (receipt, body) = receipt(parts, key, account);
     let changed = match &receipt.effects {
         Effects::None => false,
         Effects::Observed(observed) => !observed.changes.is_empty(),
@@ -84,7 +84,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
     let completion = completion(
         parts,
         &action.ticket,
-        &receipt,
+        (&receipt, body),
         params_digest,
         Some(claimed.fence()),
         letter,
@@ -118,7 +118,7 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         artifacts: &[],
         plain: false,
     };
-    let receipt = receipt(parts, key, account);
+    let (receipt, body) = receipt(parts, key, account);
     let letter = refusal
         .dead_letter
         .then(|| letter(&action.ticket, &action.request, &receipt, &[]));
@@ -126,7 +126,7 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
     let completion = completion(
         parts,
         &action.ticket,
-        &receipt,
+        (&receipt, body),
         digest,
         refusal.fence,
         letter,
@@ -155,13 +155,22 @@ pub(crate) fn acted(parts: &Parts, key: &DeviceKey, action: &Action<()>) -> Capt
         artifacts: &[],
         plain: true,
     };
-    let receipt = receipt(parts, key, account);
+    let (receipt, body) = receipt(parts, key, account);
     let digest = parts.identity.keyed(&action.request.params_digest());
-    let completion = completion(parts, &action.ticket, &receipt, digest, None, None, Vec::new());
+    let completion = completion(
+        parts,
+        &action.ticket,
+        (&receipt, body),
+        digest,
+        None,
+        None,
+        Vec::new(),
+    );
     Captured { receipt, completion }
 }
 
-fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> Receipt {
+/// The receipt, and its canonical text.
+fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> (Receipt, String) {
     let Account {
         ticket,
         request,
@@ -211,8 +220,8 @@ fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> Receipt {
         choice: choice(request),
         signature: None,
     };
-    key.sign(&mut receipt);
-    receipt
+    let body = key.sign(&mut receipt);
+    (receipt, body)
 }
 
 /// What the planner chose among, given back as it was told.
@@ -335,7 +344,7 @@ fn tries(attempts: &[Attempt], failure: Option<&effectd_contracts::Failure>) -> 
 fn completion(
     parts: &Parts,
     ticket: &Ticket,
-    receipt: &Receipt,
+    (receipt, body): (&Receipt, String),
     params_digest: effectd_contracts::Digest,
     fence: Option<Fence>,
     letter: Option<NewLetter>,
@@ -361,7 +370,7 @@ fn completion(
             key: receipt.idempotency_key.clone(),
             params_digest,
             time: receipt.timing.ended_at,
-            body: canonical::of(receipt).unwrap_or_default().into_bytes(),
+            body: body.into_bytes(),
         },
         events: vec![(Topic::ActionExecuted.into(), new_event)],
         fence,

@@ -6,8 +6,10 @@
 pub mod breaker;
 pub mod breakers;
 pub mod budgets;
+pub(crate) mod lines;
 pub mod rates;
 pub mod sessions;
+pub(crate) mod surplus;
 pub mod turns;
 
 use std::collections::HashMap;
@@ -16,13 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::Store;
-use effectd_contracts::{ActionRequest, Clock, Code, Failure, Origin, Phase, Principal, SubjectId};
+use effectd_contracts::{
+    ActionRequest, Clock, Code, Failure, Monotonic, Origin, Phase, Principal, SubjectId,
+};
 
 pub use breakers::Breakers;
-use budgets::{Budgets, Reservation};
+use budgets::{Budgets, Most, Reservation};
+use lines::Lines;
 use rates::{Rates, Throttled};
 use sessions::Sessions;
-use turns::{Turn, Turns};
+use surplus::Surplus;
+use turns::{Join, Turn, Turns};
 
 use crate::limits;
 use crate::metrics::Metrics;
@@ -85,6 +91,10 @@ pub struct Control {
     pub places: Turns,
     /// Turns to start a child.
     pub starts: Turns,
+    /// Who comes first where several would change one thing.
+    pub(crate) lines: Lines,
+    /// What one subject has too much of on the bus.
+    pub(crate) surplus: Surplus,
     admission_wait_max: Duration,
     metrics: Metrics,
     tools: Arc<Registry>,
@@ -132,6 +142,8 @@ impl Control {
             places: Turns::new(places),
             tools: tools.clone(),
             starts: Turns::new(starts),
+            lines: Lines::default(),
+            surplus: Surplus::default(),
             admission_wait_max: settings.admission_wait_max,
             metrics: metrics.clone(),
         }
@@ -157,7 +169,11 @@ impl Control {
         let counted = self.rates.count(request, principal).and_then(|()| {
             // What no tool will do uses nothing.
             let tool = self.tools.get(&request.tool_id);
-            let most = tool.map(|tool| Duration::from_millis(tool.spec().timeout_ms));
+            let most = tool.map(|tool| Most {
+                cpu: Duration::from_millis(tool.spec().timeout_ms),
+                price_micros: tool.spec().price_micros,
+                tries: request.qos.retries().saturating_add(1),
+            });
             most.map_or(Ok(None), |most| self.budgets.reserve(&request.subject_id, most))
         });
         counted.inspect_err(|throttled| drop(self.throttled(throttled)))
@@ -169,8 +185,8 @@ impl Control {
     }
 
     /// A place for an action that comes in through a door; waits for it, not for long.
-    pub(crate) async fn place(&self, request: &ActionRequest) -> Result<Turn, Failure> {
-        let coming = self.places.stand(&request.subject_id, &request.tool_id);
+    pub(crate) async fn place(&self, request: &ActionRequest, join: Option<Join>) -> Result<Turn, Failure> {
+        let coming = self.places.stand(&request.subject_id, &request.tool_id, join);
         let coming = coming.map_err(|turns::Crowded| self.overloaded("too many wait already"))?;
         match tokio::time::timeout(self.admission_wait_max, coming).await {
             Ok(Ok(turn)) => Ok(turn),
@@ -190,7 +206,9 @@ impl Control {
     /// Does the work when it is its turn to start. What takes long waits for something other than a processor: then the turn
     /// goes to the next, and the work goes on.
     pub(crate) async fn in_turn<T>(&self, request: &ActionRequest, work: impl Future<Output = T>) -> T {
-        let coming = self.starts.stand_bounded(&request.subject_id, &request.tool_id);
+        let coming = self
+            .starts
+            .stand_bounded(&request.subject_id, &request.tool_id, None);
         // Turns are given as long as they live, which is as long as this.
         let turn = coming.await.ok();
         let mut work = std::pin::pin!(work);
@@ -203,8 +221,9 @@ impl Control {
     }
 
     /// Forgets what is over.
-    pub(crate) async fn sweep(&self) {
+    pub(crate) async fn sweep(&self, now: Monotonic) {
         self.rates.sweep();
+        self.surplus.sweep(now);
         if let Err(error) = self.sessions.sweep().await {
             tracing::warn!(%error, "windows of sessions that are over could not be removed");
         }

@@ -238,7 +238,7 @@ impl Executor {
         let mut action = action;
         let cpu = Duration::from_micros(ended.used.cpu.micros());
         if !ended.attempts.is_empty() {
-            action.ticket.place.settle(cpu);
+            action.ticket.place.settle(cpu, ended.attempts.len());
         }
         let finished = action.advance(|claimed| Finished {
             claimed,

@@ -17,6 +17,7 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::Value;
 
 use crate::action::{Action, Gated};
+use crate::control::lines::InLine;
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::intent::Intent;
@@ -132,6 +133,13 @@ enum Asked {
 impl Idempotency {
     async fn find_out(&self, mut action: Action<Gated>, this: &FactoryRef<(), Settle>) {
         action.hop("idempotency");
+        if let Some(turn) = action.ticket.place.waits_in_line() {
+            let (kept, again) = (self.keep(&action), this.clone());
+            return InLine::when_first(turn, move || {
+                drop(kept);
+                pass(&again, Settle(action));
+            });
+        }
         hit("idempotency.begin", &action.ticket.action_id).await;
         let mut terms = self.terms(&action);
         hit("idempotency.before_claim", &action.ticket.action_id).await;
@@ -313,8 +321,10 @@ impl Idempotency {
     }
 
     /// Waits, without holding a worker, until the other action has ended; then asks again.
-    fn park(&self, action: Action<Gated>, behind: &ActionId, this: &FactoryRef<(), Settle>) {
+    fn park(&self, mut action: Action<Gated>, behind: &ActionId, this: &FactoryRef<(), Settle>) {
         let (kept, again) = (self.keep(&action), this.clone());
+        // The other one may stand behind this one, if its first copy was interrupted.
+        action.ticket.place.leave_line();
         self.parts.answers.park_behind(behind, move || {
             drop(kept);
             pass(&again, Settle(action));

@@ -167,10 +167,18 @@ impl DeviceKey {
         self.0.verifying_key().to_bytes()
     }
 
-    /// Signs the receipt: everything in it but the signature, in canonical form.
-    pub fn sign(&self, receipt: &mut Receipt) {
+    /// Signs the receipt: everything in it but the signature, in canonical form. Gives the canonical form of all of it.
+    pub fn sign(&self, receipt: &mut Receipt) -> String {
         receipt.signature = None;
-        receipt.signature = Some(self.signature(&text_of(receipt)));
+        // A receipt is plain data with text keys, for which serde_json has no failure.
+        let mut value = serde_json::to_value(&*receipt).unwrap_or_default();
+        let signature = self.signature(&canonical::to_string(&value));
+        if let Value::Object(members) = &mut value {
+            let signed = serde_json::to_value(&signature).unwrap_or_default();
+            members.insert("signature".to_owned(), signed);
+        }
+        receipt.signature = Some(signature);
+        canonical::to_string(&value)
     }
 
     /// Signs what was known later about a receipt.
@@ -266,7 +274,8 @@ mod tests {
     fn a_changed_receipt_is_noticed() {
         let identity = DeviceKey::new(&[7; 32]);
         let mut signed = receipt();
-        identity.sign(&mut signed);
+        let text = identity.sign(&mut signed);
+        assert_eq!(text, canonical::of(&signed).unwrap());
         assert_eq!(verify(&signed, &identity.public_key()), Ok(()));
         let read_back: Receipt = serde_json::from_str(&canonical::of(&signed).unwrap()).unwrap();
         assert_eq!(verify(&read_back, &identity.public_key()), Ok(()));

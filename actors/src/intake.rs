@@ -20,6 +20,7 @@ use crate::idempotency::ID_TAKEN;
 use crate::messages::{Record, Refusal, Validate};
 use crate::parts::Parts;
 use crate::pipeline::{group, span};
+use crate::preimage;
 use crate::seize::{Seized, seize};
 use crate::stage::pass;
 
@@ -42,6 +43,8 @@ pub(crate) struct Look;
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 /// The longest time that a decision is put off: then it is looked at again, since budgets and settings may have changed.
 const PUT_OFF_MAX: Duration = Duration::from_secs(60);
+/// The pause after a look that found nothing but what one subject has too much of.
+const SCAN_PAUSE: Duration = Duration::from_millis(2);
 /// The longest time between two looks, should news ever be missed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -105,24 +108,29 @@ impl Intake {
             )
             .await?;
         let mut first = Some(first);
-        let busy = !leased.deliveries.is_empty();
+        let (busy, mut taken) = (!leased.deliveries.is_empty(), false);
         for delivery in leased.deliveries {
             let ahead = match first.take() {
                 Some(ahead) => Some(ahead),
                 None => self.ahead.clone().acquire_owned().await.ok(),
             };
-            self.line_up(delivery, ahead).await;
+            taken |= self.line_up(delivery, ahead).await;
         }
-        Ok((!busy).then(|| {
-            leased
-                .next_due
-                .unwrap_or(LOOK_EVERY)
-                .clamp(Duration::from_millis(1), LOOK_EVERY)
-        }))
+        Ok(match (busy, taken) {
+            (true, true) => None,
+            // All of it was put off: there may be more behind it, and there is no hurry.
+            (true, false) => Some(SCAN_PAUSE),
+            (false, _) => Some(
+                leased
+                    .next_due
+                    .unwrap_or(LOOK_EVERY)
+                    .clamp(Duration::from_millis(1), LOOK_EVERY),
+            ),
+        })
     }
 
-    /// Has a delivery wait for its turn, unless it must come later.
-    async fn line_up(&self, delivery: Delivery, ahead: Option<OwnedSemaphorePermit>) {
+    /// Has a delivery wait for its turn, unless it must come later. Says whether it does.
+    async fn line_up(&self, delivery: Delivery, ahead: Option<OwnedSemaphorePermit>) -> bool {
         let Some(event) = read(&delivery) else {
             let detail = "the decision cannot be read";
             let ended = self
@@ -135,22 +143,38 @@ impl Intake {
                 ?ended,
                 "a malformed decision is set aside"
             );
-            return;
+            return true;
         };
         let (parts, request) = (&self.parts, &event.data.request);
+        let now = parts.clock.monotonic();
+        let among = match parts
+            .control
+            .surplus
+            .take(&request.subject_id, delivery.offset, now)
+        {
+            Ok(among) => among,
+            Err(after) => {
+                drop(parts.store.defer(delivery.lease_id, after));
+                return false;
+            }
+        };
         let reserved = match parts.control.rate(request, &event.data.principal) {
             Ok(reserved) => reserved,
             Err(throttled) => {
                 // Not a failed delivery, only a later one.
                 let after = throttled.after.min(PUT_OFF_MAX);
-                return drop(parts.store.defer(delivery.lease_id, after));
+                drop(parts.store.defer(delivery.lease_id, after));
+                return true;
             }
         };
         let places = &parts.control.places;
-        let mut coming = places.stand_bounded(&request.subject_id, &request.tool_id);
+        let join = preimage::join(parts, request);
+        let mut coming = places.stand_bounded(&request.subject_id, &request.tool_id, join);
         if let Ok(turn) = coming.try_recv() {
             drop(ahead);
-            return self.begin(delivery, event, (turn, reserved)).await;
+            among.begin(now);
+            self.begin(delivery, event, (turn, reserved)).await;
+            return true;
         }
         let until = parts
             .clock
@@ -161,22 +185,26 @@ impl Intake {
         tokio::spawn(async move {
             if let Ok(turn) = coming.await {
                 drop((ahead, kept));
+                among.begin(intake.parts.clock.monotonic());
                 intake.begin(delivery, event, (turn, reserved)).await;
             }
         });
+        true
     }
 
     async fn begin(
         &self,
         delivery: Delivery,
         event: Event<DecisionData>,
-        (turn, reserved): (Turn, Option<Reservation>),
+        (mut turn, reserved): (Turn, Option<Reservation>),
     ) {
         let Ok(permit) = self.permits.clone().acquire_owned().await else {
             // The runtime stops: the next start finds the decision on the bus.
             return;
         };
-        let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight).with(reserved);
+        let line = turn.take_line();
+        let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight);
+        let place = place.with(reserved).in_line(line);
         let action = self.action(&delivery, event, place);
         hit("intake.after_lease", &action.ticket.action_id).await;
         if delivery.exhausted {

@@ -149,6 +149,17 @@ effectd_contracts::bounds! {
     OVERLOAD_RETRY: Duration = 1_000, "control.overload_retry_ms", 1 ..= 3_600_000;
     /// Decisions from the bus that wait for a place: among so many, turns are given fairly.
     AHEAD_MAX: usize = 768, "control.ahead_max", 16 ..= 16_384;
+    /// Decisions of one subject among those that wait for a place: what it has more of is put off for a while, so that
+    /// others' decisions behind them are seen.
+    AHEAD_SUBJECT_MAX: usize = 192, "control.ahead_subject_max", 1 ..= 16_384;
+    /// Turns a second that a subject's decisions are believed to get until that has been counted: rather too many, since
+    /// what comes back too early is only put off again.
+    SURPLUS_RATE_FIRST: u32 = 2_500, "control.surplus_rate_first", 1 ..= 1_000_000;
+    /// Decisions a second of one subject that come back at the least, of those that were put off: fewer turns than this are
+    /// given only where each takes long.
+    SURPLUS_RATE_MIN: u32 = 200, "control.surplus_rate_min", 1 ..= 1_000_000;
+    /// How long a decision is put off at most because its subject has too many.
+    SURPLUS_TIME_MAX: Duration = 20_000, "control.surplus_ms_max", 10 ..= 3_600_000;
     /// How long a child counts as starting: what takes longer waits for something other than a processor.
     START_TIME_MAX: Duration = 50, "control.start_time_ms_max", 1 ..= 10_000;
     /// Budgets that are held in memory before those that are over are looked for and forgotten.

@@ -22,6 +22,7 @@ use crate::idempotency::{ID_TAKEN, sealed};
 use crate::limits::{AHEAD_MAX, STOP_MAX};
 use crate::messages::Validate;
 use crate::parts::Parts;
+use crate::preimage;
 use crate::registry::Entry;
 use crate::stage::pass;
 use crate::supervisor::{Ask, Stages, Supervisor};
@@ -206,7 +207,8 @@ impl Pipeline {
         self.parts.control.session(&incoming.origin).await?;
         let rated = self.parts.control.rate(&incoming.request, &incoming.principal);
         let reserved = rated.map_err(|throttled| throttled.failure())?;
-        let turn = self.parts.control.place(&incoming.request).await?;
+        let join = preimage::join(&self.parts, &incoming.request);
+        let mut turn = self.parts.control.place(&incoming.request, join).await?;
         let permit = self
             .permits
             .clone()
@@ -219,7 +221,9 @@ impl Pipeline {
         let (back, mut came_back) = oneshot::channel();
         let incoming = Arc::new(incoming);
         let _standing = self.parts.at_door.enter(&incoming);
-        let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight).with(reserved);
+        let line = turn.take_line();
+        let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight);
+        let place = place.with(reserved).in_line(line);
         let action = self.action((*incoming).clone(), back, place);
         pass(&self.stages.validator, Validate(action));
         tokio::select! {
@@ -406,6 +410,7 @@ impl Pipeline {
         self.parts.halt.send_replace(true);
         drop(self.supervisor.stop_and_wait(None, Some(STOP_MAX.get())).await);
         self.children_gone().await;
+        self.parts.control.lines.dismiss();
         self.parts.answers.dismiss();
         finished
     }

@@ -6,18 +6,22 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, Blobs, ResourceName, Shelf};
 use effectd_contracts::{
-    Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, Restore, Seen, SpaceId, Standing,
-    Touch, UNDO_TOOL,
+    ActionRequest, Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, Restore, Seen,
+    SpaceId, Standing, Touch, UNDO_TOOL,
 };
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Claimed, Gated};
+use crate::control::turns::Join;
 use crate::idempotency::Earlier;
+use crate::key;
 use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
 use crate::parts::Parts;
 use crate::registry::Entry;
@@ -82,9 +86,34 @@ pub(crate) fn touched_with(
     entry.touches(params).unwrap_or_default()
 }
 
+/// How to stand in line for what a request would change, as far as that can be told before anybody has checked it. A tool
+/// that panics over such a request does so again in a stage, where that ends as it should.
+pub(crate) fn join(parts: &Parts, request: &ActionRequest) -> Option<Join> {
+    if request.dry_run {
+        return None;
+    }
+    let (entry, space) = (parts.registry.get(&request.tool_id)?, &request.space_id);
+    let names = catch_unwind(AssertUnwindSafe(|| {
+        let touched = entry.touches(&request.params).unwrap_or_default();
+        if touched.is_empty() {
+            let resource = key::resource_of(entry.spec(), space, &request.params);
+            return resource.into_iter().collect();
+        }
+        let touched = touched.iter().take(RESOURCES_MAX);
+        touched.map(|touch| resource(space, touch)).collect::<Vec<_>>()
+    }));
+    let (names, lines) = (names.unwrap_or_default(), parts.control.lines.clone());
+    let id = request.action_id.clone();
+    (!names.is_empty()).then(|| Box::new(move || lines.join(names, id)) as Join)
+}
+
+fn resource(space: &SpaceId, touch: &Touch) -> String {
+    format!("file:{space}/{}", touch.path)
+}
+
 /// The names under which others wait for what an action changes.
 pub(crate) fn resources(space: &SpaceId, touched: &[Touch]) -> Vec<ResourceName> {
-    let names = touched.iter().map(|touch| format!("file:{space}/{}", touch.path));
+    let names = touched.iter().map(|touch| resource(space, touch));
     names.filter_map(|name| ResourceName::new(name).ok()).collect()
 }
 

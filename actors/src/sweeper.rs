@@ -118,7 +118,7 @@ impl Sweeper {
 
     async fn rest(&self) {
         self.parts.answers.sweep();
-        self.parts.control.sweep().await;
+        self.parts.control.sweep(self.parts.clock.monotonic()).await;
         self.held().await;
         if let Err(error) = log::head(&self.parts).await {
             tracing::warn!(%error, "the log has no new head");

@@ -45,6 +45,10 @@ pub struct ToolSpec {
     /// Wall-clock bound of one run.
     #[serde(default = "timeout_default")]
     pub timeout_ms: u64,
+    /// What one run costs, in millionths of the currency that the operator counts in; nothing if left out. Budgets of money
+    /// count by it.
+    #[serde(default, skip_serializing_if = "is_free")]
+    pub price_micros: u64,
     /// What makes two requests the same; none means that every request is its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key_fields: Option<Vec<KeyField>>,
@@ -57,6 +61,10 @@ pub struct ToolSpec {
     /// Where it runs.
     #[serde(default)]
     pub sandbox_profile: SandboxProfile,
+}
+
+fn is_free(price: &u64) -> bool {
+    *price == 0
 }
 
 fn timeout_default() -> u64 {

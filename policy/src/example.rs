@@ -112,6 +112,7 @@ fn tool_spec(id: &ToolId, tool: &ExampleTool) -> ToolSpec {
         risk_tier: tool.risk_tier,
         reversible: tool.reversible,
         timeout_ms: effectd_contracts::limits::TIMEOUT_MS_DEFAULT,
+        price_micros: 0,
         idempotency_key_fields: None,
         resource: None,
         repeat: Repeat::Never,

@@ -31,6 +31,7 @@ impl Settings {
             window: self.millis("control.budget_window_ms"),
             calls_max: most("control.budget_calls_max"),
             cpu_ms_max: most("control.budget_cpu_ms_max"),
+            cost_micros_max: most("control.budget_cost_micros_max"),
         }
     }
 

@@ -188,6 +188,7 @@ const TABLE: &[Key] = &[
     key!("control.breaker_release_max" = pipeline::BREAKER_RELEASE_MAX, FEW, Restart, "calls at once at the end of a gradual release"),
     key!("control.breaker_window_ms" = pipeline::BREAKER_WINDOW, MILLIS, Restart, "the time over which a breaker looks at the share of failures"),
     key!("control.budget_calls_max" = "0", AMOUNT, Restart, "actions that may run on behalf of one subject within the window of budgets; 0 for any number"),
+    key!("control.budget_cost_micros_max" = "0", AMOUNT, Restart, "what the actions of one subject may cost within the window of budgets, by the prices of their tools, in millionths; 0 for any"),
     key!("control.budget_cpu_ms_max" = "0", AMOUNT, Restart, "processor time that one subject may use within the window of budgets, in milliseconds; 0 for any"),
     key!("control.budget_window_ms" = pipeline::BUDGET_WINDOW, Kind::Number { min: 1_000, max: 31_536_000_000 }, Restart, "the window of budgets"),
     key!("control.principal_rate_max" = "0", RATE, Restart, "actions a second that one principal may ask for; 0 for any number"),

@@ -137,7 +137,7 @@ fn by(subject: &str, action: String) -> ActionRequest {
 }
 
 /// Lets another subject use the same tool.
-fn add_other(place: &Place) {
+pub(crate) fn add_other(place: &Place) {
     let file = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let (planner, other) = ("agent://planner@deviceA", "agent://other@deviceA");

@@ -22,6 +22,7 @@ mod tools;
 
 mod breakers;
 mod floods;
+mod order;
 mod rates;
 
 use std::process::ExitCode;
@@ -31,5 +32,5 @@ type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
     effectd::init_with(tools::ALL);
-    harness::main(&[breakers::TESTS, rates::TESTS, floods::TESTS].concat())
+    harness::main(&[breakers::TESTS, rates::TESTS, floods::TESTS, order::TESTS].concat())
 }

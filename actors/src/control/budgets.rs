@@ -1,4 +1,4 @@
-//! How much: what one subject may use within a window, in calls and in processor time.
+//! How much: what one subject may use within a window, in calls, in processor time and in money.
 //!
 //! An action reserves before it starts, and settles with what it really used when it has run. All its tries count against the
 //! one reservation. What is refused on its way, answered from an earlier receipt, or lost with a worker gives its reservation
@@ -25,6 +25,19 @@ pub struct Rules {
     pub calls_max: Option<u64>,
     /// Processor time that they may use together, in milliseconds.
     pub cpu_ms_max: Option<u64>,
+    /// What they may cost together, by the prices that tools declare, in millionths of the operator's currency.
+    pub cost_micros_max: Option<u64>,
+}
+
+/// What an action may use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Most {
+    /// Processor time.
+    pub cpu: Duration,
+    /// The price of one run.
+    pub price_micros: u64,
+    /// How often it may be run.
+    pub tries: u32,
 }
 
 impl Default for Rules {
@@ -33,6 +46,7 @@ impl Default for Rules {
             window: crate::limits::BUDGET_WINDOW,
             calls_max: None,
             cpu_ms_max: None,
+            cost_micros_max: None,
         }
     }
 }
@@ -54,6 +68,8 @@ struct Settled {
     start: Timestamp,
     calls: u64,
     cpu_ms: u64,
+    #[serde(default)]
+    cost_micros: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +77,7 @@ struct Account {
     settled: Settled,
     reserved_calls: u64,
     reserved_cpu_ms: u64,
+    reserved_cost_micros: u64,
 }
 
 /// What an action has reserved; given back when it is dropped unsettled.
@@ -69,7 +86,10 @@ pub struct Reservation {
     budgets: Budgets,
     subject: SubjectId,
     cpu_ms: u64,
-    used: Option<u64>,
+    cost_micros: u64,
+    price_micros: u64,
+    /// Processor time in milliseconds, and money.
+    used: Option<(u64, u64)>,
 }
 
 impl std::fmt::Debug for Budgets {
@@ -102,10 +122,10 @@ impl Budgets {
         self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves one call of at most so much processor time; `None` if nothing is limited.
-    pub fn reserve(&self, subject: &SubjectId, most: Duration) -> Result<Option<Reservation>, Throttled> {
+    /// Reserves one call that uses at most this; `None` if nothing is limited.
+    pub fn reserve(&self, subject: &SubjectId, most: Most) -> Result<Option<Reservation>, Throttled> {
         let rules = &self.0.rules;
-        if rules.calls_max.is_none() && rules.cpu_ms_max.is_none() {
+        if rules.calls_max.is_none() && rules.cpu_ms_max.is_none() && rules.cost_micros_max.is_none() {
             return Ok(None);
         }
         let now = self.0.clock.now();
@@ -137,16 +157,28 @@ impl Budgets {
                 return Err(spent("ms of processor time in its window", limit));
             }
             // The last one may reserve what is left: what it may take at most is rarely what it takes.
-            cpu_ms = u64::try_from(most.as_millis())
+            cpu_ms = u64::try_from(most.cpu.as_millis())
                 .unwrap_or(u64::MAX)
                 .min(limit - used);
         }
+        let mut cost_micros = 0;
+        if let (Some(limit), true) = (rules.cost_micros_max, most.price_micros > 0) {
+            let left = limit.saturating_sub(account.settled.cost_micros + account.reserved_cost_micros);
+            // Money is spent for certain: one run must fit. That it is tried again is as rare as above.
+            if left < most.price_micros {
+                return Err(spent("millionths in its window", limit));
+            }
+            cost_micros = most.price_micros.saturating_mul(most.tries.into()).min(left);
+        }
         account.reserved_calls += 1;
         account.reserved_cpu_ms += cpu_ms;
+        account.reserved_cost_micros += cost_micros;
         Ok(Some(Reservation {
             budgets: self.clone(),
             subject: subject.clone(),
             cpu_ms,
+            cost_micros,
+            price_micros: most.price_micros,
             used: None,
         }))
     }
@@ -163,6 +195,7 @@ impl Budgets {
             settled: settled.unwrap_or_else(|| fresh(now)),
             reserved_calls: 0,
             reserved_cpu_ms: 0,
+            reserved_cost_micros: 0,
         }
     }
 
@@ -233,13 +266,16 @@ fn fresh(start: Timestamp) -> Settled {
         start,
         calls: 0,
         cpu_ms: 0,
+        cost_micros: 0,
     }
 }
 
 impl Reservation {
-    /// The action has run, and all its tries together used this much.
-    pub fn settle(&mut self, cpu: Duration) {
-        self.used = Some(u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX));
+    /// The action has run so often, and all its tries together used this much.
+    pub fn settle(&mut self, cpu: Duration, tries: u32) {
+        let cpu_ms = u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX);
+        let cost_micros = self.price_micros.saturating_mul(tries.into());
+        self.used = Some((cpu_ms, cost_micros));
     }
 }
 
@@ -251,9 +287,12 @@ impl Drop for Reservation {
         };
         account.reserved_calls = account.reserved_calls.saturating_sub(1);
         account.reserved_cpu_ms = account.reserved_cpu_ms.saturating_sub(self.cpu_ms);
-        if let Some(used) = self.used {
-            account.settled.calls += 1;
-            account.settled.cpu_ms += used;
+        account.reserved_cost_micros = account.reserved_cost_micros.saturating_sub(self.cost_micros);
+        if let Some((cpu_ms, cost_micros)) = self.used {
+            let settled = &mut account.settled;
+            settled.calls += 1;
+            settled.cpu_ms = settled.cpu_ms.saturating_add(cpu_ms);
+            settled.cost_micros = settled.cost_micros.saturating_add(cost_micros);
             // Plain data with text keys, for which serde_json has no failure.
             let value = NewBody::Clear(serde_json::to_vec(&account.settled).unwrap_or_default());
             // Rides in the next block; with the lock held, so that the Store sees the counts in their order.
@@ -273,6 +312,11 @@ mod tests {
     use effectd_contracts::ManualClock;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const LITTLE: Most = Most {
+        cpu: SECOND,
+        price_micros: 0,
+        tries: 1,
+    };
 
     struct Place {
         clock: Arc<ManualClock>,
@@ -307,7 +351,12 @@ mod tests {
                 window: Duration::from_secs(3_600),
                 calls_max,
                 cpu_ms_max,
+                cost_micros_max: None,
             };
+            self.by(rules)
+        }
+
+        fn by(&self, rules: Rules) -> Budgets {
             let clock: Arc<dyn Clock> = self.clock.clone();
             Budgets::new(rules, &self.store, &clock)
         }
@@ -318,20 +367,59 @@ mod tests {
     }
 
     fn run(budgets: &Budgets, cpu: Duration) -> Result<(), Throttled> {
-        let mut reserved = budgets.reserve(&planner(), SECOND)?.unwrap();
-        reserved.settle(cpu);
+        let mut reserved = budgets.reserve(&planner(), LITTLE)?.unwrap();
+        reserved.settle(cpu, 1);
         Ok(())
+    }
+
+    #[test]
+    fn money_is_reserved_for_all_tries_and_settled_for_those_that_were_made() {
+        let place = Place::new();
+        let budgets = place.by(Rules {
+            cost_micros_max: Some(1_000),
+            ..Rules::default()
+        });
+        let dear = Most {
+            price_micros: 300,
+            tries: 3,
+            ..LITTLE
+        };
+        let mut first = budgets.reserve(&planner(), dear).unwrap().unwrap();
+        // 900 are reserved, and what is left is not enough for one run.
+        let spent = budgets.reserve(&planner(), dear).unwrap_err();
+        assert_eq!((spent.what, spent.allowed.0), ("budget", 1_000));
+        assert!(
+            budgets.reserve(&planner(), LITTLE).is_ok(),
+            "what is free goes on"
+        );
+        first.settle(SECOND, 2);
+        drop(first);
+        let second = budgets.reserve(&planner(), dear).unwrap().unwrap();
+        assert!(budgets.reserve(&planner(), dear).is_err());
+        // It did not run after all.
+        drop(second);
+        place.flush();
+        let next = place.by(Rules {
+            cost_micros_max: Some(1_000),
+            ..Rules::default()
+        });
+        let mut third = next.reserve(&planner(), dear).unwrap().unwrap();
+        third.settle(SECOND, 1);
+        drop(third);
+        assert!(next.reserve(&planner(), dear).is_err(), "900 of 1,000 were spent");
+        place.clock.advance(crate::limits::BUDGET_WINDOW);
+        assert!(next.reserve(&planner(), dear).is_ok());
     }
 
     #[test]
     fn what_is_reserved_counts_until_it_is_settled_or_given_back() {
         let place = Place::new();
         let budgets = place.budgets(Some(2), None);
-        let first = budgets.reserve(&planner(), SECOND).unwrap();
-        let second = budgets.reserve(&planner(), SECOND).unwrap();
-        let spent = budgets.reserve(&planner(), SECOND).unwrap_err();
+        let first = budgets.reserve(&planner(), LITTLE).unwrap();
+        let second = budgets.reserve(&planner(), LITTLE).unwrap();
+        let spent = budgets.reserve(&planner(), LITTLE).unwrap_err();
         assert_eq!((spent.what, spent.after), ("budget", Duration::from_secs(3_600)));
-        assert!(budgets.reserve(&"agent://other".parse().unwrap(), SECOND).is_ok());
+        assert!(budgets.reserve(&"agent://other".parse().unwrap(), LITTLE).is_ok());
         // It did not run after all.
         drop(second);
         assert_eq!(run(&budgets, SECOND), Ok(()));
@@ -346,10 +434,10 @@ mod tests {
     fn processor_time_is_settled_with_what_was_used() {
         let place = Place::new();
         let budgets = place.budgets(None, Some(1_500));
-        let first = budgets.reserve(&planner(), SECOND).unwrap();
-        let second = budgets.reserve(&planner(), SECOND).unwrap();
+        let first = budgets.reserve(&planner(), LITTLE).unwrap();
+        let second = budgets.reserve(&planner(), LITTLE).unwrap();
         assert!(
-            budgets.reserve(&planner(), SECOND).is_err(),
+            budgets.reserve(&planner(), LITTLE).is_err(),
             "all of it is reserved"
         );
         drop((first, second));
@@ -364,7 +452,7 @@ mod tests {
         let place = Place::new();
         let budgets = place.budgets(Some(2), None);
         assert_eq!(run(&budgets, SECOND), Ok(()));
-        let reserved = budgets.reserve(&planner(), SECOND).unwrap();
+        let reserved = budgets.reserve(&planner(), LITTLE).unwrap();
         place.flush();
         let next = place.budgets(Some(2), None);
         assert_eq!(run(&next, SECOND), Ok(()));
@@ -381,7 +469,7 @@ mod tests {
     #[test]
     fn without_a_limit_nothing_is_counted() {
         let budgets = Place::new().budgets(None, None);
-        assert!(budgets.reserve(&planner(), SECOND).unwrap().is_none());
+        assert!(budgets.reserve(&planner(), LITTLE).unwrap().is_none());
         assert!(budgets.lock().is_empty());
     }
 }

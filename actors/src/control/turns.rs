@@ -4,13 +4,17 @@
 //! as many as its weight. So one that floods waits behind itself, not in front of the others. No subject and no tool can
 //! hold all places at once, and no more than a bounded number wait, for a bounded time.
 //!
-//! Within a subject the order is that of arrival, except that what waits for a full tool lets the next pass.
+//! Within a subject the order is that of arrival, except that what waits for a full tool lets the next pass. Whoever is to
+//! [stand in line](super::lines) for something from its turn on does so in the very moment of getting it, so that the order
+//! of turns is the order of the line.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use effectd_contracts::{SubjectId, ToolId};
 use tokio::sync::oneshot;
+
+use super::lines::InLine;
 
 /// How many places there are, and how they are shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +48,8 @@ struct State {
     /// Subjects that wait, the next one first.
     round: VecDeque<SubjectId>,
     tools: HashMap<ToolId, usize>,
+    /// Places in line of those who were gone when their turn came: to be left when nothing is locked any more.
+    left: Vec<InLine>,
 }
 
 #[derive(Default)]
@@ -56,8 +62,12 @@ struct Lane {
 
 struct Waiter {
     tool: ToolId,
+    join: Option<Join>,
     turn: oneshot::Sender<Turn>,
 }
+
+/// Joins the line that belongs to a turn.
+pub(crate) type Join = Box<dyn FnOnce() -> Option<InLine> + Send>;
 
 /// How many of those who wait are looked at for one whose tool is not full.
 const LOOK_PAST_MAX: usize = 32;
@@ -67,6 +77,7 @@ pub struct Turn {
     turns: Option<Turns>,
     subject: SubjectId,
     tool: ToolId,
+    line: Option<InLine>,
 }
 
 /// A turn that is still to come.
@@ -102,8 +113,13 @@ impl Turns {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stands in line. The order of these calls is the order within a subject.
-    pub fn stand(&self, subject: &SubjectId, tool: &ToolId) -> Result<Coming, Crowded> {
+    /// Waits for a turn. The order of these calls is the order within a subject.
+    pub(crate) fn stand(
+        &self,
+        subject: &SubjectId,
+        tool: &ToolId,
+        join: Option<Join>,
+    ) -> Result<Coming, Crowded> {
         let mut state = self.lock();
         if self.is_crowded(&state, subject) {
             state.forget_the_gone(subject);
@@ -111,12 +127,12 @@ impl Turns {
                 return Err(Crowded);
             }
         }
-        Ok(self.line_up(&mut state, subject, tool))
+        Ok(self.line_up(state, subject, tool, join))
     }
 
     /// The same for those whose number is bounded elsewhere.
-    pub fn stand_bounded(&self, subject: &SubjectId, tool: &ToolId) -> Coming {
-        self.line_up(&mut self.lock(), subject, tool)
+    pub(crate) fn stand_bounded(&self, subject: &SubjectId, tool: &ToolId, join: Option<Join>) -> Coming {
+        self.line_up(self.lock(), subject, tool, join)
     }
 
     fn is_crowded(&self, state: &State, subject: &SubjectId) -> bool {
@@ -125,17 +141,24 @@ impl Turns {
         state.waiting >= most || of_subject >= (most / 4).max(1)
     }
 
-    fn line_up(&self, state: &mut State, subject: &SubjectId, tool: &ToolId) -> Coming {
+    fn line_up(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        subject: &SubjectId,
+        tool: &ToolId,
+        join: Option<Join>,
+    ) -> Coming {
         let (turn, coming) = oneshot::channel();
         let lane = state.lanes.entry(subject.clone()).or_default();
         let tool = tool.clone();
-        lane.waiting.push_back(Waiter { tool, turn });
+        lane.waiting.push_back(Waiter { tool, join, turn });
         let first = lane.waiting.len() == 1;
         state.waiting += 1;
         if first {
             state.round.push_back(subject.clone());
         }
-        self.give(state);
+        self.give(&mut state);
+        leave(state);
         coming
     }
 
@@ -190,14 +213,19 @@ impl Turns {
 
     /// Hands a place to whoever waits; `false` if nobody waits for it any more.
     fn hand_over(&self, state: &mut State, subject: &SubjectId, waiter: Waiter) -> bool {
+        if waiter.turn.is_closed() {
+            return false;
+        }
         let turn = Turn {
             turns: Some(self.clone()),
             subject: subject.clone(),
             tool: waiter.tool.clone(),
+            line: waiter.join.and_then(|join| join()),
         };
         if let Err(mut unwanted) = waiter.turn.send(turn) {
             // It was never counted, and its end must not be.
             unwanted.turns = None;
+            state.left.extend(unwanted.line.take());
             return false;
         }
         state.taken += 1;
@@ -223,6 +251,21 @@ impl Turns {
         }
         state.tidy(subject);
         self.give(&mut state);
+        leave(state);
+    }
+}
+
+/// Unlocks first: whoever stands behind is woken, and may have a turn to give back.
+fn leave(mut state: MutexGuard<'_, State>) {
+    let left = std::mem::take(&mut state.left);
+    drop(state);
+    drop(left);
+}
+
+impl Turn {
+    /// The place in line that came with it.
+    pub(crate) fn take_line(&mut self) -> Option<InLine> {
+        self.line.take()
     }
 }
 
@@ -297,7 +340,7 @@ mod tests {
     }
 
     fn stand(turns: &Turns, name: &str) -> Coming {
-        turns.stand(&subject(name), &tool("x")).unwrap()
+        turns.stand(&subject(name), &tool("x"), None).unwrap()
     }
 
     /// Gives places back one by one, and says whose turn came each time.
@@ -362,17 +405,17 @@ mod tests {
             .collect();
         assert_eq!(held.len(), 2, "the tool is full");
         // Another tool passes by those who wait for the full one.
-        let other = turns.stand(&subject("a"), &tool("y")).unwrap().try_recv();
+        let other = turns.stand(&subject("a"), &tool("y"), None).unwrap().try_recv();
         assert!(other.is_ok());
         assert!(
             turns
-                .stand(&subject("a"), &tool("z"))
+                .stand(&subject("a"), &tool("z"), None)
                 .unwrap()
                 .try_recv()
                 .is_err(),
             "the subject is full"
         );
-        let of_another = turns.stand(&subject("b"), &tool("y")).unwrap().try_recv();
+        let of_another = turns.stand(&subject("b"), &tool("y"), None).unwrap().try_recv();
         assert!(of_another.is_ok());
         assert_eq!(turns.taken(), 4);
     }
@@ -403,11 +446,11 @@ mod tests {
         let turns = Turns::new(rules(1));
         let _held = stand(&turns, "a").try_recv().unwrap();
         let waiting: Vec<_> = (0..100).map(|_| stand(&turns, "a")).collect();
-        assert_eq!(turns.stand(&subject("a"), &tool("x")).err(), Some(Crowded));
-        assert!(turns.stand(&subject("b"), &tool("x")).is_ok());
+        assert_eq!(turns.stand(&subject("a"), &tool("x"), None).err(), Some(Crowded));
+        assert!(turns.stand(&subject("b"), &tool("x"), None).is_ok());
         drop(waiting);
         assert!(
-            turns.stand(&subject("a"), &tool("x")).is_ok(),
+            turns.stand(&subject("a"), &tool("x"), None).is_ok(),
             "those who went away make room"
         );
     }
