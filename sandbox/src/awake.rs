@@ -2,10 +2,12 @@
 //!
 //! A call that is answered soon need not be put to sleep and woken again. One that is alone, in a profile without processes
 //! of its own, looks again and again for the time that the operator gives, and lets whatever else wants to run go first in
-//! between. Whoever has company, or to whom nothing comes in time, sleeps. By default nobody stays awake: it pays on a machine
-//! that has a processor to spare, and costs on one that has none.
+//! between. Whoever has company, or to whom nothing comes in time, sleeps; and on a machine with one processor nobody stays
+//! awake, since the child would have to wait for it.
 
+use std::num::NonZero;
 use std::os::fd::AsRawFd;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
@@ -24,7 +26,16 @@ const ANSWER_BYTES_MAX: usize = 16 * 1_024;
 
 /// Whether an answer can be expected soon, and nobody else needs the processor for a call.
 pub(crate) fn is_worth_it(pool: &Pool) -> bool {
-    AWAKE_REPLY_US_MAX.get() > 0 && pool.profile.ceilings.processes == 1 && pool.has_one_call()
+    AWAKE_REPLY_US_MAX.get() > 0
+        && pool.profile.ceilings.processes == 1
+        && pool.has_one_call()
+        && has_a_processor_to_spare()
+}
+
+fn has_a_processor_to_spare() -> bool {
+    static PROCESSORS: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+    *PROCESSORS > 1
 }
 
 /// The answer, if it comes whole and soon. Anything else is left as it is for those who wait.
@@ -63,12 +74,13 @@ fn whole(child: &Ready, output_max: usize) -> Option<usize> {
 
 /// Whether the last process that has the call's filter is on its way out; see [`crate::run`].
 pub(crate) fn sees_the_end(child: &Ready) -> bool {
-    look_until(AWAKE_END_US_MAX.get(), || {
-        events_now(&child.listener)
-            .contains(PollFlags::POLLHUP)
-            .then_some(())
-    })
-    .is_some()
+    has_a_processor_to_spare()
+        && look_until(AWAKE_END_US_MAX.get(), || {
+            events_now(&child.listener)
+                .contains(PollFlags::POLLHUP)
+                .then_some(())
+        })
+        .is_some()
 }
 
 fn look_until<T>(time_us: u64, mut look: impl FnMut() -> Option<T>) -> Option<T> {
