@@ -53,7 +53,7 @@ fn phases(receipt: &Receipt) -> Vec<Phase> {
         row.until(at(approval.asked_at), "judged");
         row.until(at(approval.at), "a person was asked");
     } else {
-        row.until(timing.queued_ms.as_f64(), "queued");
+        row.until(timing.queued_ms.as_f64().min(total), "queued");
     }
     for (nth, attempt) in receipt.attempts.iter().enumerate() {
         let from = at(attempt.started_at);
