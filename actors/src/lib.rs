@@ -35,6 +35,7 @@ pub mod switches;
 
 mod attempt;
 mod capture;
+pub mod erasure;
 pub mod executor;
 pub mod gate;
 pub mod idempotency;
@@ -60,7 +61,7 @@ pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Val
 pub use answers::{Answer, Done};
 /// The Store's own words, for doors that show what is remembered.
 pub use effectd_bus::{
-    Body, Cursor, GroupName, LetterGroup, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery,
+    Blobs, Body, Cursor, GroupName, LetterGroup, LetterOrigin, LogStanding, Order, ReceiptPage, ReceiptQuery,
     Retained, Retention, SeekTo, Store, StoreError, StoredEntry, StoredEvent, StoredLetter, Swap, TopicName,
     Turn, Watch,
 };

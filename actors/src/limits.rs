@@ -30,6 +30,15 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
 /// Tries to write a receipt before the action is left to redelivery.
 pub const COMMIT_TRIES: u32 = 3;
+/// Receipts and dead letters that an erasure reads at once.
+/// Fixed: it only bounds memory.
+pub const ERASURE_PAGE: usize = 200;
+/// Subjects that are erased together: each has its receipts read through.
+/// Fixed: whoever has more asks again.
+pub const ERASURE_SUBJECTS_MAX: usize = 100;
+/// Questions that wait for a person, told one by one to who erases their subject.
+/// Fixed: it only bounds an answer.
+pub const ERASURE_HELD_MAX: usize = 100;
 /// How often the sweeper begins to let go of what is kept no longer: each time costs some syncs, and hours do not matter.
 /// Fixed: `effectd store retain` does it at any time.
 pub const RETAIN_EVERY: Duration = Duration::from_secs(3_600);

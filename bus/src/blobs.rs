@@ -30,7 +30,7 @@ pub use stream::{BlobReader, BlobWriter};
 const DRAFT: &str = "draft-";
 
 /// What blobs are for. Each has its own quota, so that long outputs do not take the room of what can be undone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Shelf {
     /// What effects replaced.
     Preimages,

@@ -78,6 +78,10 @@ pub const CHUNK_BYTES_MAX: usize = 24_576;
 /// Length of one sealing epoch; its key is destroyed when all of its actions have ended.
 /// Fixed: names the files of keys.
 pub const EPOCH_SECONDS: i64 = 3_600;
+/// How many sealing epochs may be begun by hand ahead of the clock: keys of such epochs live until their hour has passed, and
+/// an erasure begins two.
+/// Fixed: a day of keys, whatever is asked for.
+pub const EPOCHS_AHEAD_MAX: u32 = 24;
 /// Largest blob. Blobs are written and read in pieces; the quota of a space is the stricter bound.
 /// Fixed: the settings of who writes blobs are stricter.
 pub const BLOB_BYTES_MAX: u64 = 1_073_741_824;

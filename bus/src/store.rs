@@ -217,6 +217,12 @@ pub trait Store: Send + Sync {
     /// letters that are still alive are sealed again under the current epoch first.
     fn close_epochs(&self, before: Timestamp) -> Wait<EpochReport>;
 
+    /// Begins a new sealing epoch now, and answers its number: whatever was sealed before this is under an earlier one.
+    fn begin_epoch(&self) -> Wait<u32>;
+
+    /// [`Store::close_epochs`] for the epochs before one that was begun by hand.
+    fn close_epochs_before(&self, epoch: u32) -> Wait<EpochReport>;
+
     /// One turn of letting go of what is kept no longer; its work is bounded, and [`Retained::more`] says whether to ask
     /// again. Blocks the calling thread, for moments only. Nobody sees what has expired from then on; readers and groups
     /// that ask for it are told where their topic begins now ([`StoreError::Dropped`]).

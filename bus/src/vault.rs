@@ -21,7 +21,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::error::StoreError;
-use crate::limits::EPOCH_SECONDS;
+use crate::limits::{EPOCH_SECONDS, EPOCHS_AHEAD_MAX};
 use keyring::Keyring;
 
 /// A key's bytes, wiped when dropped.
@@ -160,6 +160,25 @@ impl Vault {
         }
         let cipher = ciphers.get(&epoch).ok_or(StoreError::Closed)?;
         seal(cipher, epoch, kind, context, bytes)
+    }
+
+    /// Begins a new epoch now, whatever the hour, and says which. What is sealed from now on is sealed under it, or a later
+    /// one, so everything sealed before can lose its keys without it.
+    pub fn begin_epoch(&self, now: Timestamp) -> Result<u32, StoreError> {
+        let hour = Self::epoch_of(now);
+        let mut ciphers = self.ciphers.write().unwrap_or_else(PoisonError::into_inner);
+        let next = ciphers.last_key_value().map_or(0, |(epoch, _)| *epoch + 1);
+        if next > hour.saturating_add(EPOCHS_AHEAD_MAX) {
+            return Err(StoreError::Unavailable {
+                reason:
+                    "so many sealing epochs were begun by hand that no other can be; try again in an hour"
+                        .into(),
+            });
+        }
+        let epoch = next.max(hour);
+        let key = self.keyring.create(epoch)?;
+        ciphers.insert(epoch, cipher(&key)?);
+        Ok(epoch)
     }
 
     /// Opens sealed bytes; `None` if the epoch's key is destroyed.

@@ -16,7 +16,8 @@ use crate::routes::{
     actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, policy, receipts, store, tools,
 };
 use crate::upkeep::{
-    CauseView, EventList, LetterList, LetterNow, LetterView, RetainedView, StoreView, TryView,
+    CauseView, EraseBody, ErasedView, EventList, LetterList, LetterNow, LetterView, RetainedView, StoreView,
+    TryView,
 };
 use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
@@ -86,6 +87,7 @@ const SCHEMAS: &str = "/components/schemas";
         store::stats,
         store::events,
         store::retain,
+        store::erase,
         groups::list,
         groups::show,
         groups::seek,
@@ -114,6 +116,8 @@ const SCHEMAS: &str = "/components/schemas";
         LetterList,
         LetterNow,
         LetterView,
+        EraseBody,
+        ErasedView,
         RetainedView,
         StoreView,
         TryView,

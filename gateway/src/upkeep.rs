@@ -3,9 +3,12 @@
 //! The door speaks them over the socket; the command line uses the same ones on a store that no daemon has open, so that
 //! both give the same answers.
 
+use effectd_actors::erasure::{self, Progress};
 use effectd_actors::letters::{self, Now};
-use effectd_actors::{Body, LetterOrigin, Retained, Store, StoreError, StoredEvent, StoredLetter, TopicName};
-use effectd_contracts::Timestamp;
+use effectd_actors::{
+    Blobs, Body, LetterOrigin, Retained, Store, StoreError, StoredEvent, StoredLetter, TopicName, Turn,
+};
+use effectd_contracts::{SubjectId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -215,6 +218,86 @@ impl RetainedView {
             more: later.more,
         }
     }
+}
+
+/// Whom to erase, and how far that has come.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EraseBody {
+    /// The subjects.
+    pub subjects: Vec<String>,
+    /// Only say what would go.
+    #[serde(default)]
+    pub preview: bool,
+    /// `begun` of the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<u32>,
+    /// `swept` of the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swept: Option<u32>,
+}
+
+/// What an erasure did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ErasedView {
+    /// Dead letters of the subjects.
+    pub dead_letters: u64,
+    /// Blobs that their receipts name.
+    pub blobs: u64,
+    /// Entries and letters of others that were sealed again.
+    pub resealed: u64,
+    /// Questions of theirs that wait for a person, who has to decide first.
+    pub held: Vec<String>,
+    /// Epochs in which something is still under way: ask again, with `begun` and `swept`.
+    pub waiting: u64,
+    /// For who asks again.
+    pub begun: Option<u32>,
+    /// For who asks again.
+    pub swept: Option<u32>,
+    /// All is done.
+    pub done: bool,
+}
+
+impl ErasedView {
+    /// Both answers together.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        Self {
+            dead_letters: self.dead_letters + later.dead_letters,
+            blobs: self.blobs + later.blobs,
+            resealed: self.resealed + later.resealed,
+            ..later
+        }
+    }
+}
+
+/// Erases subjects as far as that can be done now.
+pub fn erase(
+    store: &dyn Store,
+    blobs: &Blobs,
+    now: Timestamp,
+    body: &EraseBody,
+) -> Result<ErasedView, StoreError> {
+    let subjects = body.subjects.iter().map(|subject| {
+        SubjectId::new(subject.as_str()).map_err(|error| StoreError::Invalid(format!("{subject}: {error}")))
+    });
+    let subjects = subjects.collect::<Result<_, _>>()?;
+    let turn = if body.preview { Turn::Preview } else { Turn::LetGo };
+    let from = Progress {
+        begun: body.begun,
+        swept: body.swept,
+    };
+    let told = erasure::erase(store, blobs, now, &subjects, (turn, from))?;
+    Ok(ErasedView {
+        dead_letters: told.letters,
+        blobs: told.blobs,
+        resealed: told.resealed,
+        held: told.held,
+        waiting: told.waiting,
+        begun: told.progress.begun,
+        swept: told.progress.swept,
+        done: told.done,
+    })
 }
 
 /// Some events of a topic.

@@ -11,6 +11,7 @@ mod config;
 mod context;
 mod dlq;
 mod doctor;
+mod erase;
 mod events;
 mod grants;
 mod init;

@@ -26,7 +26,7 @@ const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
 
 /// Check the store, make its index anew, save what a damaged one still has, count what is in it
 ///
-/// `stats`, `export` and `retain` go through the daemon if one runs. `check`, `rebuild` and `salvage` need the store for
+/// `stats`, `export`, `retain` and `erase` go through the daemon if one runs. `check`, `rebuild` and `salvage` need the store for
 /// themselves: while a daemon runs on it, they say so and exit with 75.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
@@ -89,6 +89,17 @@ enum Command {
         #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
         output: Form,
     },
+    /// Erase subjects: no key opens what was sealed for them until now
+    ///
+    /// Without `--yes` it only says what would go. Dead letters of the subjects are forgotten, what their actions replaced,
+    /// wrote or said at length is destroyed, and all keys of payloads so far are, after what is alive of others was sealed
+    /// anew. Receipts stay, in clear as they are, with their signatures and proofs. Questions of the subjects that wait for a
+    /// person have to be decided first; what is under way has to end, for which it waits a minute. Exits with 75 if that was
+    /// not enough. Take the subject out of the policy first: what it sends meanwhile is not part of this.
+    #[command(
+        after_help = "Examples:\n  effectd store erase --subject agent://planner\n  effectd store erase --subject agent://planner --yes"
+    )]
+    Erase(super::erase::Erase),
     /// Count what is in the store
     #[command(after_help = "Example:\n  effectd store stats -o json")]
     Stats {
@@ -106,6 +117,7 @@ impl StoreCommand {
             Command::Salvage { into, output } => save(common, into, *output),
             Command::Export { topic, from } => return super::block_on(export(common, topic, *from)),
             Command::Stats { output } => return super::block_on(stats(common, *output)),
+            Command::Erase(erase) => return super::block_on(erase.main(common)),
             Command::Retain { dry_run, output } => {
                 return super::block_on(retain(common, *dry_run, *output));
             }
@@ -123,7 +135,7 @@ fn config(common: &Common) -> Result<EmbeddedConfig, Error> {
 }
 
 /// One value for programs, a line for each of its fields for people.
-fn show(value: &Value, form: Form) {
+pub(super) fn show(value: &Value, form: Form) {
     let mut printer = Printer::new(form, false, &COLUMNS);
     match (form, value.as_object()) {
         (Form::Table, Some(fields)) => {

@@ -18,6 +18,7 @@ mod bad_clients;
 mod breakers;
 mod cancel;
 mod commands;
+mod erasure;
 mod events;
 mod grants;
 mod health;

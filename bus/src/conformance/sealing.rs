@@ -12,6 +12,10 @@ use crate::types::families::{Change, EntryChange, Expect, Swap};
 
 pub(super) const CASES: &[Case] = &[
     (
+        "what was sealed before an epoch that was begun by hand can lose its keys at once",
+        begun_by_hand,
+    ),
+    (
         "a closed epoch's payloads are gone, what is alive is sealed again",
         shredded,
     ),
@@ -131,4 +135,46 @@ fn busy(bench: &mut Bench<'_>) {
         .wait()
         .unwrap();
     assert_eq!(close(bench), (1, 0));
+}
+
+fn begun_by_hand(bench: &mut Bench<'_>) {
+    let (t, g) = (topic("t"), group("g"));
+    let publish = |bench: &Bench<'_>, id: &str| {
+        let event = sealed_event(id, id, id.as_bytes());
+        bench.store.publish(&t, vec![event]).wait().unwrap();
+    };
+    publish(bench, "1");
+    publish(bench, "2");
+    let leased = bench.store.lease(&t, &g, 9, HOUR).wait().unwrap().deliveries;
+    bench.store.ack(leased[0].lease_id).wait().unwrap();
+    hold(bench, "h");
+    let epoch = bench.store.begin_epoch().wait().unwrap();
+    publish(bench, "3");
+    let close = |bench: &Bench<'_>| {
+        let report = bench.store.close_epochs_before(epoch).wait().unwrap();
+        (report.closed.len(), report.busy.len(), report.resealed)
+    };
+    assert_eq!(close(bench), (0, 1, 0), "the second is being worked on");
+    bench.store.ack(leased[1].lease_id).wait().unwrap();
+    assert_eq!(close(bench), (1, 0, 1));
+    assert_eq!(close(bench), (0, 0, 0));
+    for _ in 0..2 {
+        let events = bench.store.read(&t, 0, 9).unwrap().events;
+        let bodies: Vec<_> = events.into_iter().map(|event| event.body).collect();
+        assert_eq!(
+            bodies,
+            [Body::Shredded, Body::Shredded, Body::Opened(b"3".to_vec())]
+        );
+        let entry = bench.store.entry(&family("holds"), "h").unwrap().unwrap();
+        assert_eq!(entry.value, Body::Opened(b"held".to_vec()));
+        bench.reopen();
+    }
+    // Not for ever ahead of the clock: keys of such epochs live until their hour has passed.
+    let refused = (0..100)
+        .find_map(|_| bench.store.begin_epoch().wait().err())
+        .unwrap();
+    assert!(refused.to_string().contains("try again in an hour"), "{refused}");
+    publish(bench, "4");
+    bench.advance(HOUR);
+    bench.store.begin_epoch().wait().unwrap();
 }

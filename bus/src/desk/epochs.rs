@@ -130,6 +130,11 @@ impl Desk<'_> {
     }
 
     fn seal_again(&self, kind: Kind, context: &str, stored: Stored) -> Result<Payload, StoreError> {
+        if stored.place.seq == self.block.seq() {
+            return Err(StoreError::Unavailable {
+                reason: "something was stored in this moment under an epoch that ends; try again".into(),
+            });
+        }
         match self.shared.read_body(self.served, stored, kind, context)? {
             Body::Clear(bytes) => Ok(super::clear(bytes)),
             Body::Opened(bytes) => self.seal(kind, context, &bytes),

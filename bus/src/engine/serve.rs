@@ -414,7 +414,14 @@ impl Store for LocalStore {
     }
 
     fn close_epochs(&self, before: Timestamp) -> Wait<EpochReport> {
-        let before = Vault::epoch_of(before);
+        self.close_epochs_before(Vault::epoch_of(before))
+    }
+
+    fn begin_epoch(&self) -> Wait<u32> {
+        self.submit(0, |desk| desk.shared.vault.begin_epoch(desk.now()))
+    }
+
+    fn close_epochs_before(&self, before: u32) -> Wait<EpochReport> {
         self.submit(0, move |desk| {
             // The current epoch has a key before older ones lose theirs.
             desk.shared.vault.seal(desk.now(), Kind::Entry, "", b"")?;

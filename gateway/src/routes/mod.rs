@@ -82,6 +82,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/store", get(store::stats))
         .route("/v1/store/topics/{topic}", get(store::events))
         .route("/v1/store/retain", post(store::retain))
+        .route("/v1/store/erase", post(store::erase))
         .route("/v1/store/topics/{topic}/groups", get(groups::list))
         .route(
             "/v1/store/topics/{topic}/groups/{group}",

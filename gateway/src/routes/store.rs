@@ -1,22 +1,25 @@
-//! The store, for operators: what is in it, its events, and letting go of what is kept no longer.
+//! The store, for operators: what is in it, its events, letting go of what is kept no longer, and erasing subjects.
 
 use std::sync::Arc;
 
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::{Store, TopicName, Turn, Watch, retention};
+use effectd_contracts::json as strict;
 use serde::Deserialize;
 
 use super::{json, operators, query_invalid};
 use crate::desk::{Desk, unavailable};
+use crate::limits::CHANGE_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::replay;
 use crate::server::Stage;
-use crate::upkeep::{self, EventList, RetainedView, StoreView};
+use crate::upkeep::{self, EraseBody, ErasedView, EventList, RetainedView, StoreView};
 
 const WHO: &str = "the store is";
 
@@ -141,6 +144,36 @@ pub(crate) async fn retain(
     let turn = if preview { Turn::Preview } else { Turn::LetGo };
     operators::with_parts(&desk, move |parts| {
         retention::turn(parts, turn).map(RetainedView::from)
+    })
+    .await
+}
+
+/// Erase subjects
+///
+/// Afterwards no key opens what was sealed for them until now; receipts, signatures and proofs stay. One attempt of bounded
+/// patience: while something is under way, the answer says so, and is to be asked for again with its `begun` and `swept`.
+#[utoipa::path(
+    post,
+    path = "/v1/store/erase",
+    tag = "store",
+    request_body(content = EraseBody, content_type = "application/json"),
+    responses(
+        (status = 200, description = "What went, or would go, or has to end first", body = ErasedView),
+        (status = 400, description = "Not subjects", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn erase(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
+    let body: EraseBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+        .map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
+    operators::with_parts(&desk, move |parts| {
+        upkeep::erase(&*parts.store, &parts.blobs, parts.clock.now(), &body)
     })
     .await
 }

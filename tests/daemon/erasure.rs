@@ -1,0 +1,177 @@
+//! Erasing a subject: no key on disk opens what was sealed for it, others go on, and every proof holds.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::{Store, TopicName};
+use effectd_contracts::{SystemClock, Topic};
+use serde_json::{Value, json};
+
+use crate::approvals::{asking, decide, held};
+use crate::harness::{Place, Serving, write_note};
+use crate::upkeep::leave_letter_of;
+
+const SUBJECT: &str = "agent://planner@deviceA";
+const CANARY: &str = "the canary sings";
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            copy(&entry.path(), &to);
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// Everything that the keys of a state directory open of its journal.
+fn opened(state: &Path) -> String {
+    let store = embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock)).unwrap();
+    let topic: TopicName = Topic::ActionDecision.into();
+    let mut all = Vec::new();
+    for event in store.read(&topic, 0, 100).unwrap().events {
+        all.extend_from_slice(event.body.bytes().unwrap_or_default());
+    }
+    for letter in store.letters(None, 0, 100).unwrap().letters {
+        all.extend_from_slice(letter.payload.bytes().unwrap_or_default());
+    }
+    store.close().unwrap();
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+fn files(below: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(below).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+fn blobs(state: &Path) -> usize {
+    let mut found = Vec::new();
+    files(&state.join("blobs"), &mut found);
+    found.len()
+}
+
+fn erase(place: &Place, more: &[&str]) -> (i32, Value, String) {
+    let arguments = [&["store", "erase", "--subject", SUBJECT, "-o", "json"][..], more].concat();
+    let ran = place.effectd(&arguments, None);
+    let told = serde_json::from_str(&ran.stdout()).unwrap_or_default();
+    (ran.code(), told, ran.stderr())
+}
+
+#[test]
+fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    for (action, text) in [("a-1", "1"), ("a-2", "2")] {
+        let text = format!("{CANARY} {text}");
+        let done = daemon.post("/v1/actions?wait=true", &write_note(action, "n.txt", &text));
+        assert_eq!(done.status, 200);
+    }
+    assert_eq!(daemon.stop(), 0);
+    leave_letter_of(&place, "l-1", write_note("l-1", "l-1", CANARY));
+    let mut other = write_note("l-2", "l-2", "somebody else's");
+    other["subject_id"] = "agent://other@deviceA".into();
+    leave_letter_of(&place, "l-2", other);
+    // The control: all of it can be read so far, and what was replaced is kept.
+    let (before, mixed) = (place.path("before"), place.path("mixed"));
+    copy(&place.state(), &before);
+    let readable = opened(&before);
+    assert_eq!(readable.matches(CANARY).count(), 3, "{readable}");
+    assert!(blobs(&before) > 0);
+
+    let daemon = place.serve(&[]);
+    let (code, preview, words) = erase(&place, &[]);
+    assert_eq!((code, &preview["done"]), (0, &json!(false)), "{words}");
+    assert_eq!(preview["dead_letters"], 1, "{preview}");
+    assert!(preview["blobs"].as_u64() > Some(0), "{preview}");
+    assert!(words.contains("add --yes"), "{words}");
+    assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 0);
+    let (code, told, words) = erase(&place, &["--yes"]);
+    assert_eq!((code, &told["done"]), (0, &json!(true)), "{told} {words}");
+    assert_eq!(
+        (&told["dead_letters"], &told["blobs"]),
+        (&json!(1), &preview["blobs"])
+    );
+    // Others go on, and whoever can prove something still can.
+    assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 1);
+    let left = place.effectd(&["dlq", "show", "1", "-o", "json"], None).json(0);
+    assert_eq!(left["detail"], "no answer within 30 s", "{left}");
+    assert_eq!(place.effectd(&["receipts", "verify"], None).code(), 0);
+    let events = place.effectd(&["store", "export", "ERASURES"], None);
+    let event: Value = serde_json::from_str(events.stdout().lines().next().unwrap()).unwrap();
+    assert!(event.to_string().contains(SUBJECT), "{event}");
+    let done = daemon.post("/v1/actions?wait=true", &write_note("a-3", "m.txt", "new"));
+    assert_eq!(done.status, 200);
+    assert_eq!(daemon.stop(), 0);
+
+    // The old bytes, with every key that is on disk now.
+    copy(&before, &mixed);
+    std::fs::remove_dir_all(mixed.join("keys")).unwrap();
+    copy(&place.state().join("keys"), &mixed.join("keys"));
+    assert!(!opened(&mixed).contains(CANARY));
+    // The keys of then are in no file, under whatever name.
+    let mut wrapped = Vec::new();
+    files(&before.join("keys/epochs"), &mut wrapped);
+    let mut now = Vec::new();
+    files(&place.state(), &mut now);
+    assert!(!wrapped.is_empty());
+    for key in wrapped {
+        let secret = std::fs::read(key).unwrap().split_off(37);
+        for file in &now {
+            let bytes = std::fs::read(file).unwrap_or_default();
+            assert!(
+                !bytes.windows(secret.len()).any(|window| window == secret),
+                "{file:?}"
+            );
+        }
+    }
+    let readable = opened(&place.state());
+    assert!(!readable.contains(CANARY), "{readable}");
+    assert!(readable.contains("somebody else's"), "{readable}");
+    let mut old = Vec::new();
+    files(&before.join("blobs"), &mut old);
+    for blob in old {
+        let now = place.state().join(blob.strip_prefix(&before).unwrap());
+        assert!(!now.exists(), "{now:?}");
+    }
+    for check in [&["store", "check"][..], &["receipts", "verify"]] {
+        let checked = place.effectd(check, None);
+        assert_eq!(checked.code(), 0, "{check:?}: {}", checked.stderr());
+    }
+    // Asked again without a daemon, it finds nothing more.
+    let (code, told, words) = erase(&place, &["--yes"]);
+    assert_eq!((code, &told["done"]), (0, &json!(true)), "{words}");
+    assert_eq!(told["dead_letters"], 0, "{told}");
+}
+
+#[test]
+fn what_waits_for_a_person_is_decided_before_its_subject_is_erased() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let id = held(&daemon, "h-1", "h.txt", CANARY);
+    for more in [&[][..], &["--yes"]] {
+        let (code, told, words) = erase(&place, more);
+        assert_eq!((code, &told["held"]), (1, &json!([id])), "{words}");
+        assert!(words.contains("approvals deny"), "{words}");
+    }
+    let denied = decide(&daemon, &id, "deny", &json!({"reason": "gone"}));
+    assert_eq!(denied.status, 200);
+    assert_eq!(place.effectd(&["wait", "h-1"], None).code(), 3);
+    let (code, told, words) = erase(&place, &["--yes"]);
+    assert_eq!((code, &told["done"]), (0, &json!(true)), "{told} {words}");
+    daemon
+        .post("/v1/store/erase", &json!({"subjects": []}))
+        .problem(400, "query_invalid");
+    assert_eq!(daemon.stop(), 0);
+    assert!(!opened(&place.state()).contains(CANARY));
+}
