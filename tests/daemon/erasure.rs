@@ -2,18 +2,53 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Store, TopicName};
-use effectd_contracts::{SystemClock, Topic};
+use effectd_bus::{GroupName, NewBody, NewEvent, Store, TopicName};
+use effectd_contracts::{ActionId, EventId, SystemClock, Timestamp, Topic, TraceId};
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, held};
 use crate::harness::{Place, Serving, write_note};
-use crate::upkeep::leave_letter_of;
 
 const SUBJECT: &str = "agent://planner@deviceA";
 const CANARY: &str = "the canary sings";
+
+/// Leaves a dead letter in a store that nobody has open: the first decision, with another request.
+fn leave_letter(place: &Place, action: &str, request: Value) {
+    let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
+    let first = store
+        .read(&Topic::ActionDecision.into(), 0, 1)
+        .unwrap()
+        .events
+        .remove(0);
+    let mut decision: Value = serde_json::from_slice(first.body.bytes().unwrap()).unwrap();
+    decision["data"]["request"] = request;
+    let event = NewEvent {
+        event_id: EventId::new(action).unwrap(),
+        time: Timestamp::now(),
+        trace_id: TraceId::fresh(),
+        action_id: Some(ActionId::new(action).unwrap()),
+        body: NewBody::Sealed(serde_json::to_vec(&decision).unwrap()),
+    };
+    let (topic, group) = (planted(), GroupName::new("g").unwrap());
+    store.publish(&topic, vec![event]).wait().unwrap();
+    let leased = store
+        .lease(&topic, &group, 1, Duration::from_secs(60))
+        .wait()
+        .unwrap();
+    let lease = leased.deliveries[0].lease_id;
+    store
+        .term(lease, "timed_out", "no answer within 30 s")
+        .wait()
+        .unwrap();
+    store.close().unwrap();
+}
+
+fn planted() -> TopicName {
+    TopicName::new("planted").unwrap()
+}
 
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
@@ -32,10 +67,11 @@ fn copy(from: &Path, to: &Path) {
 /// Everything that the keys of a state directory open of its journal.
 fn opened(state: &Path) -> String {
     let store = embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock)).unwrap();
-    let topic: TopicName = Topic::ActionDecision.into();
     let mut all = Vec::new();
-    for event in store.read(&topic, 0, 100).unwrap().events {
-        all.extend_from_slice(event.body.bytes().unwrap_or_default());
+    for topic in [Topic::ActionDecision.into(), planted()] {
+        for event in store.read(&topic, 0, 100).unwrap().events {
+            all.extend_from_slice(event.body.bytes().unwrap_or_default());
+        }
     }
     for letter in store.letters(None, 0, 100).unwrap().letters {
         all.extend_from_slice(letter.payload.bytes().unwrap_or_default());
@@ -78,15 +114,16 @@ fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
         assert_eq!(done.status, 200);
     }
     assert_eq!(daemon.stop(), 0);
-    leave_letter_of(&place, "l-1", write_note("l-1", "l-1", CANARY));
+    leave_letter(&place, "l-1", write_note("l-1", "l-1", CANARY));
     let mut other = write_note("l-2", "l-2", "somebody else's");
     other["subject_id"] = "agent://other@deviceA".into();
-    leave_letter_of(&place, "l-2", other);
+    leave_letter(&place, "l-2", other);
     // The control: all of it can be read so far, and what was replaced is kept.
     let (before, mixed) = (place.path("before"), place.path("mixed"));
     copy(&place.state(), &before);
     let readable = opened(&before);
-    assert_eq!(readable.matches(CANARY).count(), 3, "{readable}");
+    // Two decisions, a letter, and the event that the letter was.
+    assert_eq!(readable.matches(CANARY).count(), 4, "{readable}");
     assert!(blobs(&before) > 0);
 
     let daemon = place.serve(&[]);

@@ -13,18 +13,13 @@ use crate::harness::{Place, Ran, Serving, write_note};
 
 /// Leaves a dead letter in a store that nobody has open: a copy of the first decision, about another action.
 fn leave_letter(place: &Place, action: &str) {
-    leave_letter_of(place, action, write_note(action, action, "at last"));
-}
-
-/// The same, about this request.
-pub fn leave_letter_of(place: &Place, action: &str, request: Value) {
     let config = EmbeddedConfig::new(place.state());
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     let topic: TopicName = Topic::ActionDecision.into();
     let page = store.read(&topic, 0, 1).unwrap();
     let event: Value = serde_json::from_slice(page.events[0].body.bytes().unwrap()).unwrap();
     let mut data = event["data"].clone();
-    data["request"] = request;
+    data["request"] = write_note(action, action, "at last");
     let letter = NewLetter {
         topic,
         code: "timed_out".into(),
@@ -41,7 +36,7 @@ pub fn leave_letter_of(place: &Place, action: &str, request: Value) {
         action_id: ActionId::new(action).unwrap(),
         action_digest: Digest::of(b"request"),
         tool_id: ToolId::new("files.write_text").unwrap(),
-        subject_id: SubjectId::new("agent://nobody").unwrap(),
+        subject_id: SubjectId::new("agent://planner@deviceA").unwrap(),
         space_id: SpaceId::new("shared:household").unwrap(),
         status: Status::Error,
         key: None,
