@@ -1,5 +1,6 @@
 //! Retention on a real disk: room is given back, check and rebuild hold, and years pass without growth.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,10 +8,13 @@ use std::time::Duration;
 
 use effectd_bus::conformance::retention::retain_all;
 use effectd_bus::conformance::values::{
-    action, claim, completion, family, group, letter, put, sealed_event, topic,
+    action, claim, completion, event, family, group, letter, put, sealed_event, topic,
 };
-use effectd_bus::embedded::{JournalKind, rescue};
-use effectd_bus::{Admission, Admitted, Expect, LocalStore, Retention, Store, Turn, embedded};
+use effectd_bus::embedded::{EmbeddedConfig, JournalKind, rescue};
+use effectd_bus::{
+    Admission, Admitted, Expect, Keep, LocalStore, NewBody, ReceiptQuery, Retention, Store, TopicKeep, Turn,
+    embedded,
+};
 use effectd_contracts::{Clock, ManualClock, Status, Timestamp};
 
 use crate::child::config;
@@ -221,4 +225,60 @@ fn the_hashes_of_what_was_let_go_are_checked_and_missed() {
     std::fs::remove_dir_all(state.path().join("log")).unwrap();
     let refused = embedded::open(config, clock).unwrap_err();
     assert!(refused.to_string().contains("the hashes of the log"), "{refused}");
+}
+
+/// As `benches/growth.rs` does it, at a tenth of the scale: the goal holds with every change, not only when somebody measures.
+#[test]
+fn ten_times_what_is_kept_passes_through_and_the_disk_does_not_grow() {
+    const LIVE: u64 = 3_000;
+    let state = tempfile::tempdir().unwrap();
+    let config = EmbeddedConfig {
+        disk_free_bytes_min: 0,
+        // As small beside what is kept as files are in a store of a usual size.
+        segment_bytes: 512 << 10,
+        index_gather_entries: 4_000,
+        ..EmbeddedConfig::new(state.path())
+    };
+    let store = embedded::open(config, clock()).unwrap();
+    let keep = |bytes| Keep {
+        age: None,
+        bytes: Some(bytes),
+    };
+    let retention = Retention {
+        receipts: keep(LIVE * 1_250),
+        letters: None,
+        topics: BTreeMap::new(),
+        others: TopicKeep {
+            keep: keep(LIVE * 400),
+            unsettled: false,
+        },
+    };
+    let mut sizes = Vec::new();
+    for round in 0..10 {
+        let waiting: Vec<_> = (0..LIVE)
+            .map(|n| {
+                let name = format!("{round}-{n}");
+                let mut done = completion(&claim(&name, &name, "p"), Status::Ok, None);
+                done.receipt.body = vec![b'r'; 1_024];
+                let mut told = event(&format!("executed-{name}"));
+                told.body = NewBody::Clear(vec![b'e'; 300]);
+                done.events = vec![(topic("ACTION_EXECUTED"), told)];
+                store.commit(done)
+            })
+            .collect();
+        waiting.into_iter().for_each(|wait| drop(wait.wait().unwrap()));
+        retain_all(&store, &retention);
+        sizes.push(blocks_of(state.path()));
+    }
+    let query = ReceiptQuery {
+        limit: 1,
+        ..ReceiptQuery::default()
+    };
+    let oldest = store.receipts(&query).unwrap().receipts.remove(0);
+    let kept = 10 * LIVE - oldest.ordinal;
+    store.close().unwrap();
+    // What was asked to be kept is kept, and not much more is.
+    assert!((LIVE * 9 / 10..LIVE * 12 / 10).contains(&kept), "{kept} are kept");
+    let (live, disk) = (kept * (1_024 + 300), blocks_of(state.path()));
+    assert!(disk * 2 <= live * 7, "{disk} bytes on disk for {live}: {sizes:?}");
 }
