@@ -1,11 +1,12 @@
 //! What tools said at length, found again: by the receipt that names it, so that whoever may see the one may have the other.
 
 use effectd_bus::{BlobError, BlobReader, Shelf};
-use effectd_contracts::Receipt;
+use effectd_contracts::{Code, Failure, Phase, Receipt, SpaceId};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::parts::Parts;
+use crate::quarantine;
 
 /// Why an artifact is not given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +17,11 @@ pub enum ArtifactError {
     /// It made room for newer ones.
     #[error("the artifact is not kept any more; the space's quota was needed for newer ones")]
     Gone,
+    /// An operator has taken it aside.
+    #[error(
+        "the artifact is quarantined; an operator can hand it out again with `effectd artifacts release`"
+    )]
+    Quarantined,
     /// It is there, and cannot be read.
     #[error("{0}")]
     Unreadable(String),
@@ -57,8 +63,37 @@ pub fn open(parts: &Parts, receipt: &Receipt, name: &str) -> Result<ArtifactRead
     if !named(receipt).contains(&name) {
         return Err(ArtifactError::Unknown);
     }
+    check_free(parts, name)?;
     let reader = parts.blobs.reader(Shelf::Artifacts, &receipt.space_id, name);
     reader.map(ArtifactReader).map_err(ArtifactError::from)
+}
+
+/// Whether an artifact may be handed out. Where that cannot be told, it is not.
+fn check_free(parts: &Parts, id: &str) -> Result<(), ArtifactError> {
+    match quarantine::is_quarantined(&*parts.store, id) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(ArtifactError::Quarantined),
+        Err(error) => Err(ArtifactError::Unreadable(error.to_string())),
+    }
+}
+
+/// Whether a tool may be sent this artifact of the space.
+pub(crate) fn check_for_tool(parts: &Parts, space: &SpaceId, id: &str) -> Result<(), Failure> {
+    let refused = |code, error: &ArtifactError| Failure::new(code, Phase::Sandbox, error.to_string());
+    check_free(parts, id).map_err(|error| {
+        let code = match error {
+            ArtifactError::Quarantined => Code::SafetyQuarantined,
+            ArtifactError::Unknown | ArtifactError::Gone | ArtifactError::Unreadable(_) => {
+                Code::StoreUnavailable
+            }
+        };
+        refused(code, &error)
+    })?;
+    if parts.blobs.has(Shelf::Artifacts, space, id) {
+        return Ok(());
+    }
+    let why = "this space has no such artifact, or not any more; receipts name those that it has";
+    Err(Failure::new(Code::FileNotFound, Phase::Sandbox, why))
 }
 
 /// An artifact that is being read. However long it is, one piece of it is in memory.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use effectd_bus::Shelf;
 use effectd_contracts::{
     Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Phase, ProbeVerdict,
     ToolCall, ToolOutput, ToolReply, Touch, json, limits,
@@ -61,14 +60,9 @@ pub(crate) async fn attempt(
         Ok(call) => {
             let look = preimage::observe(parts, action, prepared);
             let look = (mode == CallMode::Run).then_some(look);
-            let inward = (mode == CallMode::Run && !prepared.contents.is_empty()).then(|| {
-                streams::inward(
-                    parts,
-                    Shelf::Preimages,
-                    &action.request.space_id,
-                    &prepared.contents,
-                )
-            });
+            let (shelf, contents) = &prepared.contents;
+            let inward = (mode == CallMode::Run && !contents.is_empty())
+                .then(|| streams::inward(parts, *shelf, &action.request.space_id, contents));
             run(parts, action, call, inward, look).await
         }
         Err(failure) => Err(Some(failure)),
@@ -97,7 +91,7 @@ pub(crate) async fn attempt(
         Ok(Ran { answer, look, taken }) => {
             tell(&mut tried, answer, entry, mode, action);
             tried.effects = look;
-            keep(parts, &mut tried, taken).await;
+            keep(parts, &mut tried, taken, entry).await;
         }
         Err(Some(failure)) => tried.came_to = Attempted::Failed(failure),
         Err(None) => tried.came_to = Attempted::Abandoned,
@@ -110,13 +104,32 @@ pub(crate) async fn attempt(
 }
 
 /// Keeps what the tool said at length, if it has done what it was asked to.
-async fn keep(parts: &Parts, tried: &mut Tried, taken: Taken) {
-    let Attempted::Done(output) = &tried.came_to else {
+async fn keep(parts: &Parts, tried: &mut Tried, taken: Taken, entry: &Entry) {
+    let Attempted::Done(output) = &mut tried.came_to else {
         return;
     };
     match taken.keep(parts, &output.artifacts).await {
-        Ok(kept) => tried.artifacts = kept,
+        Ok(kept) => {
+            fill_in(&mut output.result, entry, &kept);
+            tried.artifacts = kept;
+        }
         Err(failure) => tried.came_to = Attempted::Failed(failure),
+    }
+}
+
+/// Puts the ids of artifacts where the tool's result has a place for them: the tool cannot know them.
+fn fill_in(result: &mut serde_json::Value, entry: &Entry, kept: &[KeptArtifact]) {
+    let (Some(fields), Some(result)) = (
+        entry.spec().result_schema["properties"].as_object(),
+        result.as_object_mut(),
+    ) else {
+        return;
+    };
+    for (field, schema) in fields {
+        let named = schema.get("x-artifact").and_then(serde_json::Value::as_str);
+        if let Some(one) = kept.iter().find(|one| named == Some(&*one.name)) {
+            result.insert(field.clone(), one.artifact_id.clone().into());
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod parts;
 pub mod preimage;
 pub mod proof;
+pub mod quarantine;
 pub mod registry;
 mod running;
 pub mod settings;

@@ -115,6 +115,9 @@ pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const STARTS_PER_CORE: usize = 1;
 /// The window of budgets.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
+/// Longest reason for taking an artifact aside: a line for people.
+/// Fixed: part of what is stored.
+pub const QUARANTINE_REASON_BYTES_MAX: usize = 1_024;
 /// Most long outputs of one run that are kept: each is a file that is open while the tool runs.
 /// Fixed: a receipt names each of them.
 pub const STREAMS_MAX: usize = 8;

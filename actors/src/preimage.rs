@@ -13,12 +13,13 @@ use std::sync::Arc;
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, Blobs, ResourceName, Shelf};
 use effectd_contracts::{
-    ActionRequest, Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, Restore, Seen,
-    SpaceId, Standing, Touch, UNDO_TOOL,
+    ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase,
+    Restore, Seen, SpaceId, Standing, Touch, UNDO_TOOL,
 };
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Claimed, Gated};
+use crate::artifacts;
 use crate::control::turns::Join;
 use crate::idempotency::Earlier;
 use crate::key;
@@ -51,7 +52,7 @@ pub struct Looked {
 }
 
 /// What a run needs to know of the state before it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Prepared {
     /// What the tool may change.
     pub(crate) touched: Vec<Touch>,
@@ -59,8 +60,8 @@ pub(crate) struct Prepared {
     pub(crate) before: Option<Vec<Seen>>,
     /// What is to be put back, for the tool that does that.
     pub(crate) restore: Vec<Restore>,
-    /// The blobs with the contents of what is to be put back, in its order.
-    pub(crate) contents: Vec<String>,
+    /// The blobs that are sent along with the call, in their order.
+    pub(crate) contents: (Shelf, Vec<String>),
 }
 
 /// What an action may change, by its parameters, or for an undo by the receipt.
@@ -193,11 +194,15 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     } else {
         undo::Plan::default()
     };
+    let (shelf, contents) = match artifact_for(parts, space, gated)? {
+        Some(artifact) => (Shelf::Artifacts, vec![artifact]),
+        None => (Shelf::Preimages, contents),
+    };
     let prepared = |before| Prepared {
         touched: touched.clone(),
         before,
         restore,
-        contents,
+        contents: (shelf, contents),
     };
     if touched.is_empty() || gated.dry_run().is_some() {
         return Ok(prepared(None));
@@ -214,6 +219,17 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
         keep(parts, space, now, &touched, spec.reversible).await?;
     }
     Ok(prepared(before))
+}
+
+/// The artifact that the tool is sent, if it is the one that asks for one.
+fn artifact_for(parts: &Parts, space: &SpaceId, gated: &Gated) -> Result<Option<String>, Failure> {
+    if gated.entry().spec().tool_id.as_str() != ARTIFACT_GET_TOOL {
+        return Ok(None);
+    }
+    let id = gated.params().get("artifact_id").and_then(Value::as_str);
+    let id = id.unwrap_or_default();
+    artifacts::check_for_tool(parts, space, id)?;
+    Ok(Some(id.to_owned()))
 }
 
 /// Looks again, now that the claim is ours, and also at contents unless all of them are kept.

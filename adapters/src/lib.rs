@@ -15,6 +15,7 @@ mod params;
 #[cfg(test)]
 mod testing;
 
+pub mod artifact;
 pub mod command;
 pub mod diagnose;
 pub mod files;
@@ -43,6 +44,8 @@ pub fn all() -> &'static [&'static dyn Tool] {
         &files::Move,
         &files::Delete,
         &files::Undo,
+        &artifact::Put,
+        &artifact::Get,
         &command::Run,
         &diagnose::DiagnoseError,
     ]

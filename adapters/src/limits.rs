@@ -49,7 +49,8 @@ effectd_contracts::bounds! {
     COMMAND_TIME_MAX: Duration = 60_000, "tools.command_time_ms_max", 100 ..= 600_000;
     /// Beginning of a command's output that stands in its result.
     OUTPUT_HEAD_BYTES_MAX: usize = 16_384, "tools.output_head_bytes_max", 256 ..= 262_144;
-    /// Most of each of a command's two outputs that is kept, in pieces as it comes; the rest is counted and dropped.
+    /// Most of each of a command's two outputs that is kept, in pieces as it comes; the rest is counted and dropped. Both must
+    /// fit into `pipeline.stream_bytes_max`.
     OUTPUT_KEPT_BYTES_MAX: u64 = 67_108_864, "tools.output_kept_bytes_max", 4_096 ..= 536_870_912;
     /// Longest error text that is diagnosed.
     DIAGNOSE_BYTES_MAX: usize = 65_536, "tools.diagnose_bytes_max", 256 ..= 524_288;

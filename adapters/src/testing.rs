@@ -218,6 +218,16 @@ impl Place {
         self.answer(tool, &call)
     }
 
+    /// Sends contents along with the next call.
+    pub(crate) fn send(&self, contents: &[Vec<u8>]) {
+        self.line.send(contents);
+    }
+
+    /// Forgets what tools have said so far.
+    pub(crate) fn forget(&self) {
+        self.line.said.lock().unwrap().clear();
+    }
+
     /// What tools have said at length.
     pub(crate) fn said(&self, stream: u8) -> Option<Vec<u8>> {
         self.line.said.lock().unwrap().get(&stream).cloned()

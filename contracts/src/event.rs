@@ -22,6 +22,8 @@ pub enum Topic {
     ActionExecuted,
     /// What people are asked, and what they decide.
     Approvals,
+    /// What operators take aside and hand out again.
+    Artifacts,
 }
 
 impl Topic {
@@ -31,6 +33,7 @@ impl Topic {
             Topic::ActionDecision => "ACTION_DECISION",
             Topic::ActionExecuted => "ACTION_EXECUTED",
             Topic::Approvals => "APPROVALS",
+            Topic::Artifacts => "ARTIFACTS",
         }
     }
 
@@ -40,6 +43,7 @@ impl Topic {
             Topic::ActionDecision => "effectd.action.decision.v1",
             Topic::ActionExecuted => "effectd.action.executed.v1",
             Topic::Approvals => "effectd.approval.v1",
+            Topic::Artifacts => "effectd.artifact.v1",
         }
     }
 }
@@ -56,7 +60,7 @@ pub struct Event<T> {
     /// What happened, with the version of `data`.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Which action it is about; `grant:<id>` for news of a pre-approval alone.
+    /// Which action it is about; `grant:<id>` for news of a pre-approval alone, `artifact:<id>` for news of an artifact.
     pub subject: ActionId,
     /// When it was written.
     pub time: Timestamp,
@@ -70,7 +74,7 @@ pub struct Event<T> {
     /// What came beside it; of the same extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<TraceState>,
-    /// The space; an extension attribute.
+    /// The space; an extension attribute. `*` for an artifact, which may be kept in several.
     pub spaceid: SpaceId,
     /// What happened, in full.
     pub data: T,
@@ -194,6 +198,51 @@ impl Event<DecisionData> {
             traceparent,
             tracestate,
             spaceid: data.request.space_id.clone(),
+            data,
+        }
+    }
+}
+
+/// Something that happened to an artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactData {
+    /// What happened.
+    pub what: ArtifactNews,
+    /// Which artifact.
+    pub artifact_id: String,
+    /// Who did it.
+    pub by: String,
+    /// What was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What can happen to an artifact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ArtifactNews {
+    /// It is not handed out any more.
+    Quarantined,
+    /// It is handed out again.
+    Released,
+}
+
+impl Event<ArtifactData> {
+    /// News about an artifact. `about` and `space` stand for it.
+    pub fn artifact(data: ArtifactData, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
+        Self {
+            specversion: SpecVersion::V1,
+            id: EventId::fresh(),
+            source: SOURCE.to_owned(),
+            event_type: Topic::Artifacts.event_type().to_owned(),
+            subject: about,
+            time,
+            datacontenttype: JsonType::Json,
+            traceid: TraceId::fresh(),
+            traceparent: None,
+            tracestate: None,
+            spaceid: space,
             data,
         }
     }

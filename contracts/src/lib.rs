@@ -37,7 +37,7 @@ pub use approval::{Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Approv
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
 pub use effects::{Effects, FileState, Observed, PathChange, Restore, Seen, Standing, Touch};
-pub use event::{DecisionData, Event, ExecutedData, Topic};
+pub use event::{ArtifactData, ArtifactNews, DecisionData, Event, ExecutedData, Topic};
 pub use failure::{Code, Failure, Gate, Phase};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
@@ -61,5 +61,7 @@ pub use tool::{
     BaseProfile, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect, SpecInvalid,
     ToolSpec,
 };
-pub use toolcall::{Artifact, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply, UNDO_TOOL};
+pub use toolcall::{
+    ARTIFACT_GET_TOOL, Artifact, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply, UNDO_TOOL,
+};
 pub use trace::{TraceContext, TraceInvalid, TraceParent, TraceState};

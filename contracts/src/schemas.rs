@@ -3,7 +3,7 @@
 use schemars::{Schema, schema_for};
 
 use crate::approval::ApprovalData;
-use crate::event::{DecisionData, Event, ExecutedData};
+use crate::event::{ArtifactData, DecisionData, Event, ExecutedData};
 use crate::failure::Failure;
 use crate::receipt::Receipt;
 use crate::request::ActionRequest;
@@ -19,5 +19,6 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("action-decision-event.json", schema_for!(Event<DecisionData>)),
         ("action-executed-event.json", schema_for!(Event<ExecutedData>)),
         ("approval-event.json", schema_for!(Event<ApprovalData>)),
+        ("artifact-event.json", schema_for!(Event<ArtifactData>)),
     ]
 }

@@ -10,6 +10,9 @@ use crate::ids::{SpaceId, ToolId, TraceId};
 /// The tool that takes an effect back. The pipeline looks up what it needs by the receipt that it is given.
 pub const UNDO_TOOL: &str = "files.undo";
 
+/// The tool that writes an artifact to a file. The pipeline sends it the content of the one that its parameters name.
+pub const ARTIFACT_GET_TOOL: &str = "artifact.get";
+
 /// The one message into the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

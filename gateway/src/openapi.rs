@@ -13,7 +13,8 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 use crate::advice::{By, Change};
 use crate::problem::Problem;
 use crate::routes::{
-    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, policy, receipts, store, tools,
+    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, policy, quarantine, receipts,
+    store, tools,
 };
 use crate::upkeep::{
     CauseView, EraseBody, ErasedView, EventList, LetterList, LetterNow, LetterView, RetainedView, StoreView,
@@ -23,6 +24,7 @@ use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
     HowWord, PromptView, StandingView,
 };
+use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
 use crate::views::{
     ActionView, Amending, BreakerView, Explanation, Health, HeldView, PolicyChange, PolicyView, ReceiptList,
     State,
@@ -57,6 +59,9 @@ const SCHEMAS: &str = "/components/schemas";
         log::entries,
         log::frontier,
         artifacts::get,
+        quarantine::list,
+        quarantine::quarantine,
+        quarantine::release,
         tools::list,
         tools::show,
         policy::show,
@@ -111,6 +116,10 @@ const SCHEMAS: &str = "/components/schemas";
         GrantList,
         GrantBody,
         BreakerView,
+        QuarantineBody,
+        QuarantineView,
+        QuarantineList,
+        ReleaseView,
         CauseView,
         EventList,
         LetterList,

@@ -1,6 +1,7 @@
 //! What the door tells about actions.
 
 pub mod approvals;
+pub mod artifacts;
 
 use effectd_actors::history::Page;
 use effectd_actors::{Done, Held, Withdrawal, reward};

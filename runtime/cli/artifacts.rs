@@ -1,4 +1,6 @@
-//! `effectd artifacts`: what tools said at length.
+//! `effectd artifacts`: what tools said at length, and what was kept as an artifact.
+
+mod quarantine;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -35,6 +37,21 @@ enum Verb {
         effectd artifacts get 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --file build.log"
     )]
     Get(Get),
+    /// Take an artifact aside: it is listed, and not handed out any more
+    ///
+    /// Its id follows from its content, so that it is taken aside in every space. An event on the topic ARTIFACTS says so.
+    #[command(
+        after_help = "Example:\n  effectd artifacts quarantine 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --reason secrets"
+    )]
+    Quarantine(quarantine::Quarantine),
+    /// Hand an artifact out again
+    #[command(
+        after_help = "Example:\n  effectd artifacts release 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    )]
+    Release(quarantine::Release),
+    /// List the artifacts that are not handed out
+    #[command(after_help = "Example:\n  effectd artifacts quarantined -o jsonl")]
+    Quarantined(quarantine::Quarantined),
 }
 
 #[derive(Debug, clap::Args)]
@@ -63,20 +80,23 @@ struct Get {
 impl ArtifactsCommand {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
-            let backend = Backend::reach(common, None).await?;
-            let ended = self.verb.main(&backend).await;
-            backend.close().await;
-            ended
+            match &self.verb {
+                Verb::Quarantine(verb) => verb.main(common).await,
+                Verb::Release(verb) => verb.main(common).await,
+                Verb::Quarantined(verb) => verb.main(common).await,
+                Verb::List(List { receipt, .. }) | Verb::Get(Get { receipt, .. }) => {
+                    let backend = Backend::reach(common, None).await?;
+                    let ended = self.verb.of_receipt(&backend, receipt).await;
+                    backend.close().await;
+                    ended
+                }
+            }
         })
     }
 }
 
 impl Verb {
-    async fn main(&self, backend: &Backend) -> Result<Exit, Trouble> {
-        let id = match self {
-            Verb::List(list) => &list.receipt,
-            Verb::Get(get) => &get.receipt,
-        };
+    async fn of_receipt(&self, backend: &Backend, id: &ReceiptId) -> Result<Exit, Trouble> {
         let Some(receipt) = undo::receipt(backend, id).await? else {
             complain(&format!(
                 "there is no receipt {id} of yours; `effectd receipts list` shows what there is"
@@ -86,6 +106,7 @@ impl Verb {
         match self {
             Verb::List(list) => Ok(list.show(&receipt)),
             Verb::Get(get) => get.write(backend, &receipt).await,
+            Verb::Quarantine(_) | Verb::Release(_) | Verb::Quarantined(_) => Ok(Exit::Usage),
         }
     }
 }

@@ -216,10 +216,14 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     let policy = as_nobody(0, &["policy", "reload"]);
     assert_eq!(policy.code(), 3, "{}", policy.stderr());
     assert!(policy.stderr().contains("operators_only"), "{}", policy.stderr());
+    let artifact = "0".repeat(64);
     for own in [
         &["keys", "rotate"][..],
         &["events", "tail", "--once"],
         &["events", "seek", "x", "--to", "end"],
+        &["artifacts", "quarantined"],
+        &["artifacts", "quarantine", &artifact],
+        &["artifacts", "release", &artifact],
     ] {
         let refused = as_nobody(0, own);
         assert_eq!(refused.code(), 3, "{own:?}: {}", refused.stderr());

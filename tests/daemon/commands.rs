@@ -312,6 +312,7 @@ fn run_example(place: &Place, example: &str) {
         "effectd init",
         "effectd dlq show",
         "effectd artifacts get",
+        "effectd artifacts release",
         "effectd approvals show",
         "effectd approvals approve",
         "effectd approvals deny",

@@ -35,3 +35,36 @@ fn a_tool_is_tried_and_undone_through_the_daemon() {
     assert!(status.get("result").is_none() && !status.to_string().contains("one two"));
     assert_eq!(daemon.stop(), 0);
 }
+
+#[test]
+fn an_artifact_that_is_taken_aside_is_not_handed_out_by_the_daemon() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    let content: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(place.note("big"), &content).unwrap();
+    let run = |arguments: &[&str]| place.effectd(arguments, None);
+    let put = run(&["tools", "try", "-o", "json", "artifact.put", "path=workspace/big"]).json(0);
+    let receipt = put["receipt"]["receipt_id"].as_str().unwrap();
+    let id = put["receipt"]["outputs"]["artifact_ids"][0].as_str().unwrap();
+    let path = format!("/v1/receipts/{receipt}/artifacts/{id}");
+    assert!(run(&["artifacts", "get", receipt]).0.stdout == content);
+    let aside = run(&["artifacts", "quarantine", id, "-o", "json"]).json(0);
+    assert!(aside["by"].as_str().unwrap().starts_with("user://"), "{aside}");
+    daemon.get(&path).problem(403, "artifact_quarantined");
+    let refused = run(&["artifacts", "get", receipt]);
+    assert!(
+        refused.stderr().contains("artifact_quarantined"),
+        "{}",
+        refused.stderr()
+    );
+    assert_eq!(
+        run(&["artifacts", "quarantined", "-o", "json"]).json(0)[0]["artifact_id"],
+        id
+    );
+    assert_eq!(run(&["artifacts", "release", id]).code(), 0);
+    assert!(run(&["artifacts", "get", receipt]).0.stdout == content);
+    daemon
+        .post("/v1/artifacts/short/quarantine", &serde_json::json!({}))
+        .problem(400, "query_invalid");
+}

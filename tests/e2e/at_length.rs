@@ -113,3 +113,92 @@ fn what_could_not_be_put_back_is_not_replaced() {
     assert_eq!(refused.json(1)["code"], "file_limit", "{}", refused.stdout());
     assert!(std::fs::read(place.note("big")).unwrap() == big);
 }
+
+fn attempt(place: &Place, arguments: &[&str]) -> crate::harness::Ran {
+    place.effectd(&[&["tools", "try", "-o", "json"], arguments].concat(), None)
+}
+
+#[test]
+fn an_artifact_is_put_got_taken_aside_and_released() {
+    let place = Place::seeded();
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    let content = counted(3 << 20);
+    std::fs::write(place.note("big"), &content).unwrap();
+    let put = attempt(&place, &["artifact.put", "path=workspace/big"]).json(0);
+    let id = put["result"]["artifact_id"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (&put["result"]["bytes"], &put["result"]["sha256"]),
+        (&json!(content.len()), &json!(Digest::of(&content).hex()))
+    );
+    let receipt = &put["receipt"];
+    assert_eq!(receipt["outputs"]["artifact_ids"], json!([id]));
+    assert!(
+        !receipt.to_string().contains(&Digest::of(&content).hex()),
+        "a receipt has keyed digests alone"
+    );
+    let get = |to: &str| {
+        let (id, to) = (format!("artifact_id={id}"), format!("to_path=workspace/{to}"));
+        attempt(&place, &["artifact.get", &id, &to])
+    };
+    let got = get("copy").json(0);
+    assert!(std::fs::read(place.note("copy")).unwrap() == content);
+    let undone = place.effectd(&["undo", got["receipt"]["receipt_id"].as_str().unwrap()], None);
+    assert_eq!((undone.code(), place.note("copy").exists()), (0, false));
+    let none = attempt(
+        &place,
+        &[
+            "artifact.get",
+            &format!("artifact_id={}", "0".repeat(64)),
+            "to_path=workspace/x",
+        ],
+    );
+    assert_eq!(none.json(1)["code"], "file_not_found");
+
+    let by_hand = |arguments: &[&str]| place.effectd(&[&["artifacts"], arguments].concat(), None);
+    let receipt_id = receipt["receipt_id"].as_str().unwrap();
+    let aside = by_hand(&[
+        "quarantine",
+        &id,
+        "--reason",
+        "it has secrets in it",
+        "-o",
+        "json",
+    ])
+    .json(0);
+    assert_eq!(
+        (&aside["artifact_id"], &aside["reason"]),
+        (&json!(id), &json!("it has secrets in it"))
+    );
+    assert_eq!(by_hand(&["quarantined", "-o", "json"]).json(0), json!([aside]));
+    assert_eq!(
+        by_hand(&["list", receipt_id, "-o", "json"]).json(0)[0]["artifact_id"],
+        json!(id)
+    );
+    let refused = get("again");
+    assert_eq!(
+        refused.json(5)["code"],
+        "safety_quarantined",
+        "{}",
+        refused.stdout()
+    );
+    let refused = by_hand(&["get", receipt_id]);
+    assert!(
+        refused.code() != 0 && refused.stderr().contains("quarantined"),
+        "{}",
+        refused.stderr()
+    );
+    assert!(refused.0.stdout.is_empty() && !place.note("again").exists());
+    let news = place.effectd(&["store", "export", "ARTIFACTS"], None).stdout();
+    assert!(news.contains("quarantined") && news.contains(&id), "{news}");
+
+    assert_eq!(by_hand(&["release", &id]).code(), 0);
+    assert_eq!(
+        by_hand(&["release", &id]).code(),
+        1,
+        "it is not quarantined any more"
+    );
+    assert_eq!(by_hand(&["quarantined", "-o", "json"]).json(0), json!([]));
+    get("again").json(0);
+    assert!(by_hand(&["get", receipt_id]).0.stdout == content);
+    assert_eq!(by_hand(&["quarantine", "../x"]).code(), 2);
+}

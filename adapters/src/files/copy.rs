@@ -39,7 +39,7 @@ pub(super) fn check_two_paths(params: &Map<String, Value>) -> Result<(), Failure
 }
 
 /// What is done about a file at the target.
-pub(super) fn existing(params: &Map<String, Value>) -> Existing {
+pub(crate) fn existing(params: &Map<String, Value>) -> Existing {
     if params::is_set(params, "overwrite") {
         Existing::Replace
     } else {

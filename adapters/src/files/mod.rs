@@ -30,3 +30,5 @@ pub use search::Search;
 pub use stat::Stat;
 pub use undo::Undo;
 pub use write_text::WriteText;
+
+pub(crate) use copy::existing;

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use effectd_contracts::Code;
+use effectd_contracts::{Code, Digest, FileState, Restore, Standing};
 use serde_json::json;
 
 use super::recovery::snapshot;
 use super::{prepare, samples};
 use crate::files;
-use crate::testing::Place;
+use crate::testing::{Place, Undoing};
 use crate::workspace::{Existing, FileProblem};
 
 /// A disk of one megabyte. `None` where nobody may mount one.
@@ -147,4 +147,46 @@ fn of_two_that_create_one_file_one_is_told_that_it_exists() {
         assert_eq!(failed, [&Code::FileExists], "{outcomes:?}");
     }
     assert_eq!(place.names().len(), 21);
+}
+
+/// What is sent along in pieces: an undo that puts a file back, and an artifact that is written to one.
+#[test]
+fn a_disk_that_is_full_while_pieces_come_leaves_the_space_as_it_was() {
+    let test = "a_disk_that_is_full_while_pieces_come_leaves_the_space_as_it_was";
+    let Some(disk) = SmallDisk::new(test) else { return };
+    let place = disk.place();
+    prepare(place);
+    let content = vec![7; 300_000];
+    let path = crate::SpacePath::parse("workspace/text").unwrap();
+    let now = place.workspace().standing(&path, 0).unwrap().0;
+    let undoing = Undoing {
+        restore: vec![Restore {
+            path: "workspace/text".to_owned(),
+            now,
+            then: Standing::File(FileState {
+                digest: Digest::of(&content).to_string(),
+                bytes: content.len() as u64,
+                mode: 0o644,
+            }),
+            beside: true,
+            from: None,
+        }],
+        contents: vec![content.clone()],
+    };
+    let get = json!({ "artifact_id": "0".repeat(64), "to_path": "workspace/new/file" });
+    disk.fill();
+    let before = snapshot(place);
+    let failure = place.restore(undoing.clone()).unwrap_err();
+    assert_eq!(failure.code, Code::DiskFull, "{failure}");
+    assert_eq!(snapshot(place), before);
+    place.send(std::slice::from_ref(&content));
+    let failure = place.run(&crate::artifact::Get, get.clone()).unwrap_err();
+    assert_eq!(failure.code, Code::DiskFull, "{failure}");
+    assert_eq!(snapshot(place), before);
+    std::fs::remove_file(disk.path.join("ballast")).unwrap();
+    place.restore(undoing).unwrap();
+    assert_eq!(place.get("text"), Some(content.clone()));
+    place.send(std::slice::from_ref(&content));
+    place.run(&crate::artifact::Get, get).unwrap();
+    assert_eq!(place.get("new/file"), Some(content));
 }

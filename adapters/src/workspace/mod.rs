@@ -20,7 +20,7 @@ use crate::spacepath::{Base, SpacePath};
 pub use look::{Content, FileKind, Look, Stat};
 pub use problem::FileProblem;
 pub use walk::{Walk, WalkEntry};
-pub use write::{Draft, Existing};
+pub use write::{Draft, Existing, Heard};
 
 /// The two folders a tool may touch.
 #[derive(Debug, Clone, Copy)]

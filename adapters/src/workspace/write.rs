@@ -24,6 +24,15 @@ pub enum Existing {
     Keep,
 }
 
+/// A content that was sent along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// How long it is.
+    pub bytes: u64,
+    /// What it is.
+    pub digest: Digest,
+}
+
 const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: Mode = Mode::from_bits_truncate(0o755);
 
@@ -130,17 +139,51 @@ impl Workspace<'_> {
         mark: &str,
     ) -> Result<Draft, FileProblem> {
         let (draft, mut file) = self.open_draft(path, Some(wanted.mode), existing, mark)?;
-        let mut hasher = Sha256::new();
-        let heard = self.hear_all(|piece| {
-            hasher.update(piece);
-            file.write_all(piece)
-        });
-        heard.map_err(FileProblem::io("write the file"))?;
-        if Digest::from_bytes(hasher.finalize().into()).to_string() != wanted.digest {
+        let heard = self.hear_whole(wanted.bytes, |piece| file.write_all(piece))?;
+        if heard.digest.to_string() != wanted.digest {
             return Err(FileProblem::Changed);
         }
         file.sync_all().map_err(FileProblem::io("sync the file"))?;
         Ok(draft)
+    }
+
+    /// The same with whatever is sent, up to this length.
+    pub fn draft_new(
+        &self,
+        path: &SpacePath,
+        bytes_max: u64,
+        existing: Existing,
+        mark: &str,
+    ) -> Result<(Draft, Heard), FileProblem> {
+        let (draft, mut file) = self.open_draft(path, None, existing, mark)?;
+        let heard = self.hear_whole(bytes_max, |piece| file.write_all(piece))?;
+        file.sync_all().map_err(FileProblem::io("sync the file"))?;
+        Ok((draft, heard))
+    }
+
+    /// Hears one content that was sent along, up to this length, and says what it was.
+    pub fn hear_whole(
+        &self,
+        bytes_max: u64,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Heard, FileProblem> {
+        let (mut hasher, mut bytes) = (Sha256::new(), 0_u64);
+        loop {
+            let piece = self
+                .beside()
+                .hear()
+                .map_err(FileProblem::io("read what was sent along"))?;
+            if piece.is_empty() {
+                let digest = Digest::from_bytes(hasher.finalize().into());
+                return Ok(Heard { bytes, digest });
+            }
+            bytes += piece.len() as u64;
+            if bytes > bytes_max {
+                return Err(FileProblem::TooLarge { bytes_max });
+            }
+            hasher.update(&piece);
+            take(&piece).map_err(FileProblem::io("write the file"))?;
+        }
     }
 
     /// Hears one content that was sent along, to its end.

@@ -30,6 +30,7 @@ use crate::problem::{Kind, Problem};
     ),
     responses(
         (status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 403, description = "An operator has taken it aside", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "No such receipt of yours, or it names no such artifact, or that is not kept any more", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -48,6 +49,7 @@ pub(crate) async fn get(
     let reader = opened.map_err(|error| {
         let kind = match error {
             ArtifactError::Unknown | ArtifactError::Gone => Kind::ArtifactUnknown,
+            ArtifactError::Quarantined => Kind::ArtifactQuarantined,
             ArtifactError::Unreadable(_) => Kind::Internal,
         };
         Problem::of(kind, error.to_string())

@@ -11,6 +11,7 @@ pub(crate) mod health;
 pub(crate) mod log;
 mod operators;
 pub(crate) mod policy;
+pub(crate) mod quarantine;
 pub(crate) mod receipts;
 pub(crate) mod store;
 pub(crate) mod tools;
@@ -54,6 +55,9 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/log/entries", get(log::entries))
         .route("/v1/log/frontier", get(log::frontier))
         .route("/v1/receipts/{id}/artifacts/{artifact}", get(artifacts::get))
+        .route("/v1/artifacts/quarantined", get(quarantine::list))
+        .route("/v1/artifacts/{id}/quarantine", post(quarantine::quarantine))
+        .route("/v1/artifacts/{id}/release", post(quarantine::release))
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{id}", get(tools::show))
         .route("/v1/policy", get(policy::show))

@@ -1,0 +1,175 @@
+//! `artifact.put`: keeps a file of the space, or a text, as an artifact.
+
+use std::io::Read;
+
+use effectd_contracts::{Artifact, Code, Digest, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::limits::COPY_BYTES_MAX;
+use crate::params;
+use crate::tool::Tool;
+use crate::workspace::{FileProblem, Workspace};
+
+/// Keeps a content. Its id follows from what it is, so that keeping it twice is keeping it once.
+#[derive(Debug, Clone, Copy)]
+pub struct Put;
+
+const STREAM: u8 = 0;
+const PIECE_BYTES: usize = 65_536;
+
+impl Tool for Put {
+    fn id(&self) -> &'static str {
+        "artifact.put"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::reads(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Keeps a file of the space, or a text, as an artifact: sealed, within the space's quota, under an id that \
+                follows from its content.",
+            "params_schema": params::object(&["space_id"], json!({
+                "path": params::path_schema(),
+                "text": { "type": "string" },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["bytes"], json!({
+                "artifact_id": { "type": "string", "x-artifact": "content", "x-public": true },
+                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        match (params.contains_key("path"), params.contains_key("text")) {
+            (true, false) => params::file(params, "path").map(drop),
+            (false, true) => Ok(()),
+            (true, true) => Err(params::invalid("text", "either a path or a text, not both")),
+            (false, false) => Err(params::invalid("path", "a path or a text is needed")),
+        }
+    }
+
+    /// Quality is 1: what is not kept whole is an error.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        self.check(&call.params)?;
+        let (bytes, digest) = match params::optional_text(&call.params, "text") {
+            Some(text) => {
+                say(workspace, text.as_bytes())?;
+                (text.len() as u64, Digest::of(text.as_bytes()))
+            }
+            None => say_file(workspace, &call.params)?,
+        };
+        Ok(ToolOutput {
+            artifacts: vec![Artifact {
+                name: "content".to_owned(),
+                stream: STREAM,
+                must: true,
+            }],
+            ..ToolOutput::new(json!({ "bytes": bytes, "sha256": digest.hex() }), Some(1.0))
+        })
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        self.check(&call.params)?;
+        let bytes = match params::optional_text(&call.params, "text") {
+            Some(text) => text.len() as u64,
+            None => {
+                let (_, stat) = workspace.open_file(&params::file(&call.params, "path")?)?;
+                bounded(stat.bytes)?
+            }
+        };
+        Ok(ToolOutput::new(json!({ "bytes": bytes, "dry_run": true }), None))
+    }
+}
+
+fn bounded(bytes: u64) -> Result<u64, FileProblem> {
+    let bytes_max = COPY_BYTES_MAX.get();
+    if bytes > bytes_max {
+        return Err(FileProblem::TooLarge { bytes_max });
+    }
+    Ok(bytes)
+}
+
+fn say(workspace: &Workspace<'_>, bytes: &[u8]) -> Result<(), Failure> {
+    workspace.beside().say(STREAM, bytes).map_err(|error| {
+        let why = format!("nobody takes the content: {error}");
+        Failure::new(Code::ToolFailed, Phase::Dispatch, why)
+    })
+}
+
+/// In pieces. A file that grows meanwhile is not followed beyond the bound.
+fn say_file(workspace: &Workspace<'_>, params: &Map<String, Value>) -> Result<(u64, Digest), Failure> {
+    let (mut file, stat) = workspace.open_file(&params::file(params, "path")?)?;
+    bounded(stat.bytes)?;
+    // A stream of its own also where there is nothing in it.
+    say(workspace, &[])?;
+    let (mut hasher, mut bytes) = (Sha256::new(), 0);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let count = file.read(&mut piece).map_err(FileProblem::io("read the file"))?;
+        if count == 0 {
+            return Ok((bytes, Digest::from_bytes(hasher.finalize().into())));
+        }
+        bytes = bounded(bytes + count as u64)?;
+        hasher.update(&piece[..count]);
+        say(workspace, &piece[..count])?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+
+    #[test]
+    fn a_file_or_a_text_goes_out_whole() {
+        let place = Place::new();
+        let content: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+        place.put("big", &content);
+        place.put("empty", b"");
+        for (params, expected) in [
+            (json!({ "path": "workspace/big" }), content),
+            (json!({ "path": "workspace/empty" }), Vec::new()),
+            (json!({ "text": "héllo" }), "héllo".as_bytes().to_vec()),
+            (json!({ "text": "" }), Vec::new()),
+        ] {
+            place.forget();
+            let output = place.run(&Put, params.clone()).unwrap();
+            assert_eq!(output.result["bytes"], expected.len(), "{params}");
+            assert_eq!(output.result["sha256"], Digest::of(&expected).hex(), "{params}");
+            assert!(place.said(STREAM).unwrap() == expected, "{params}");
+            assert!(output.artifacts[0].must);
+            let dry = place.dry_run(&Put, params.clone()).unwrap();
+            assert_eq!(dry.result["bytes"], expected.len(), "{params}");
+        }
+    }
+
+    #[test]
+    fn one_content_is_named_and_only_a_file_is_taken() {
+        let place = Place::new();
+        place.put("dir/x", b"x");
+        for params in [json!({}), json!({ "path": "workspace/x", "text": "x" })] {
+            assert_eq!(place.run(&Put, params).unwrap_err().code, Code::ParamsInvalid);
+        }
+        for (path, code) in [
+            ("workspace/none", Code::FileNotFound),
+            ("workspace/dir", Code::NotAFile),
+        ] {
+            let params = json!({ "path": path });
+            assert_eq!(place.run(&Put, params.clone()).unwrap_err().code, code);
+            assert_eq!(place.dry_run(&Put, params).unwrap_err().code, code);
+        }
+        let giant = std::fs::File::create(place.path("giant")).unwrap();
+        giant.set_len(COPY_BYTES_MAX.get() + 1).unwrap();
+        let failure = place.run(&Put, json!({ "path": "workspace/giant" })).unwrap_err();
+        assert_eq!(failure.code, Code::FileLimit);
+    }
+}

@@ -1,0 +1,124 @@
+//! Artifacts that operators take aside: listed, and not handed out.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use effectd_actors::quarantine;
+use effectd_contracts::json as strict;
+use serde::Deserialize;
+
+use super::{json, operators, query_invalid};
+use crate::desk::Desk;
+use crate::limits::{CHANGE_BYTES_MAX, UPKEEP_PAGE_MAX};
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
+
+const WHAT: &str = "taking artifacts aside is";
+
+/// What may stand behind `/v1/artifacts/quarantined?`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    after: Option<String>,
+}
+
+/// Artifacts that are not handed out
+#[utoipa::path(
+    get,
+    path = "/v1/artifacts/quarantined",
+    tag = "artifacts",
+    params(("after" = Option<String>, Query, description = "Go on after this id: the `next` of the page before")),
+    responses(
+        (status = 200, description = "A page of them, by id", body = QuarantineList),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn list(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHAT)?;
+    let Query(query) = query.map_err(|error| query_invalid(&error))?;
+    operators::with_parts(&desk, move |parts| {
+        let page = quarantine::list(&*parts.store, query.after.as_deref(), UPKEEP_PAGE_MAX.get())?;
+        Ok(QuarantineList::from(page))
+    })
+    .await
+}
+
+/// Take an artifact aside
+///
+/// It is not handed out any more, in whatever space it is kept, and an event says so.
+#[utoipa::path(
+    post,
+    path = "/v1/artifacts/{id}/quarantine",
+    tag = "artifacts",
+    params(("id" = String, Path, description = "The artifact's id")),
+    request_body(content = QuarantineBody, content_type = "application/json"),
+    responses(
+        (status = 200, description = "It is, and that is on disk", body = QuarantineView),
+        (status = 400, description = "That is no artifact's id, or no reason", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn quarantine(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHAT)?;
+    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
+    let told: QuarantineBody = if body.bytes.is_empty() {
+        QuarantineBody::default()
+    } else {
+        strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+            .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?
+    };
+    let parts = desk.pipeline().parts();
+    let by = peer.principal.as_str();
+    let done = quarantine::quarantine(&*parts.store, &*parts.clock, &id, by, told.reason).await;
+    Ok(json(
+        StatusCode::OK,
+        &QuarantineView::from(done.map_err(|error| operators::refused(&error))?),
+    ))
+}
+
+/// Hand an artifact out again
+#[utoipa::path(
+    post,
+    path = "/v1/artifacts/{id}/release",
+    tag = "artifacts",
+    params(("id" = String, Path, description = "The artifact's id")),
+    responses(
+        (status = 200, description = "It is, and that is on disk", body = ReleaseView),
+        (status = 400, description = "That is no artifact's id", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn release(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHAT)?;
+    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+    let parts = desk.pipeline().parts();
+    let done = quarantine::release(&*parts.store, &*parts.clock, &id, peer.principal.as_str()).await;
+    let released = done.map_err(|error| operators::refused(&error))?;
+    Ok(json(
+        StatusCode::OK,
+        &ReleaseView {
+            artifact_id: id,
+            released,
+        },
+    ))
+}
