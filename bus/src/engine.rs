@@ -11,7 +11,7 @@ mod log;
 mod mirror;
 mod queries;
 mod queue;
-mod reads;
+pub(crate) mod reads;
 pub(crate) mod recover;
 mod retain;
 mod serve;
@@ -114,7 +114,7 @@ pub(crate) struct Shared {
     /// Dead letters came or went.
     pub(crate) letters: Arc<Signal>,
     /// Held by whoever lets go of old blocks: one at a time.
-    pub(crate) retaining: Mutex<()>,
+    pub(crate) retaining: Mutex<retain::Reached>,
 }
 
 /// A store in this process: the memory engine or the embedded one. Clones are handles to the same store, which closes

@@ -231,13 +231,22 @@ impl Table {
             return Err(error.clone());
         }
         if work.ended >= layers {
-            self.hurry.store(false, Ordering::Release);
+            self.calm();
             return Ok(true);
         }
         self.hurry.store(true, Ordering::Release);
         let waited = self.moved.wait_timeout(work, LOOK_AGAIN);
         let work = waited.unwrap_or_else(PoisonError::into_inner).0;
-        Ok(work.ended >= layers)
+        let done = work.ended >= layers;
+        if done {
+            self.calm();
+        }
+        Ok(done)
+    }
+
+    /// Nobody waits for what is gathered any more.
+    pub(crate) fn calm(&self) {
+        self.hurry.store(false, Ordering::Release);
     }
 
     /// Hands what is gathered over to be moved, with what the base may vouch for from then on. Nothing else is being

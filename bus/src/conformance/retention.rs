@@ -27,6 +27,14 @@ pub(super) const CASES: &[Case] = &[
         the_living_are_written_forward,
     ),
     (
+        "events that were published together are written forward together",
+        what_came_together_is_moved_together,
+    ),
+    (
+        "what is alive is written forward once, though nothing else is kept",
+        retention_does_not_follow_itself,
+    ),
+    (
         "a group that was left behind is told where its topic begins",
         who_is_behind_is_told,
     ),
@@ -198,6 +206,75 @@ fn the_living_are_written_forward(bench: &mut Bench<'_>) {
     assert_eq!((told.moved, told.letters), (2, 1), "the intent and the entry");
     let gone = bench.store.read(&decisions, 1, 5).unwrap_err();
     assert!(matches!(gone, StoreError::Dropped { begins: 3, .. }), "{gone}");
+}
+
+/// They are more than one block is to hold, and in one all the same.
+fn what_came_together_is_moved_together(bench: &mut Bench<'_>) {
+    let decisions = topic("ACTION_DECISION");
+    let names = ["one", "two", "three", "four"];
+    let body = |name: &str| name.as_bytes().repeat(600_000 / name.len());
+    let events = names.map(|name| sealed_event(name, name, &body(name)));
+    let published = bench.store.publish(&decisions, events.to_vec()).wait().unwrap();
+    assert_eq!(published.len(), 4);
+    let lease = |store: &dyn Store| {
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            let leased = store.lease(&decisions, &group("pipeline"), 4, Duration::from_secs(60));
+            all.extend(leased.wait().unwrap().deliveries);
+        }
+        all
+    };
+    let leased = lease(&*bench.store);
+    assert_eq!(leased.len(), 4);
+    bench.store.ack(leased[1].lease_id).wait().unwrap();
+    for years in 0..3 {
+        bench.advance(200 * DAY);
+        exec(&*bench.store, &format!("later-{years}"));
+        let told = retain_all(&*bench.store, &Retention::default());
+        assert!(told.blocks > 0, "{told:?}");
+        assert_eq!(told.moved, 3, "all but the one that is settled");
+        if years != 1 {
+            bench.reopen();
+        }
+        let found = lease(&*bench.store);
+        let found: Vec<_> = found.iter().map(|delivery| &delivery.event).collect();
+        let offsets: Vec<u64> = found.iter().map(|event| event.offset).collect();
+        assert_eq!(offsets, [0, 2, 3]);
+        for event in found {
+            let name = names[usize::try_from(event.offset).unwrap()];
+            assert_eq!(event.body.bytes(), Some(&*body(name)), "{name}");
+        }
+    }
+}
+
+fn retention_does_not_follow_itself(bench: &mut Bench<'_>) {
+    let open = bench.store.claim(claim("open", "open", "p")).wait().unwrap();
+    assert!(matches!(open, ClaimAnswer::New { .. }), "{open:?}");
+    fail(&*bench.store, "failed");
+    (0..20).for_each(|n| exec(&*bench.store, &format!("done-{n}")));
+    bench.advance(200 * DAY);
+    let told = retain_all(&*bench.store, &Retention::default());
+    assert_eq!((told.receipts, told.moved), (21, 2), "the intent and the letter");
+    assert!(told.blocks > 20, "{told:?}");
+    for _ in 0..3 {
+        let again = bench.store.retain(&Retention::default(), Turn::LetGo).unwrap();
+        assert_eq!(
+            (again.moved, again.blocks, again.more),
+            (0, 0, false),
+            "{again:?}"
+        );
+    }
+    // What is written and counts no longer is not kept for ever because nothing expires.
+    for n in 0..20 {
+        let expect = if n == 0 { Expect::Absent } else { Expect::Any };
+        bench.store.change(put("seen", "s", expect, "v")).wait().unwrap();
+    }
+    let told = retain_all(&*bench.store, &Retention::default());
+    assert!(told.blocks >= 15 && told.moved <= 3, "{told:?}");
+    bench.reopen();
+    assert_eq!(bench.store.letters(None, 0, 10).unwrap().letters.len(), 1);
+    assert_eq!(bench.store.open_intents(None, 10).wait().unwrap().len(), 1);
+    assert!(bench.store.entry(&family("seen"), "s").unwrap().is_some());
 }
 
 fn who_is_behind_is_told(bench: &mut Bench<'_>) {

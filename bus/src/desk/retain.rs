@@ -5,6 +5,7 @@ use super::{Desk, clear};
 use crate::codec::{Place, Span};
 use crate::desk::epochs::split_entry;
 use crate::engine::Served;
+use crate::engine::reads::InRun;
 use crate::engine::recover::{Dead, still_says};
 use crate::error::StoreError;
 use crate::keys::{self, EntryAt, LetterAt, Stored};
@@ -32,8 +33,8 @@ impl Desk<'_> {
         })
     }
 
-    /// Writes that receipts and events before these are kept no longer.
-    pub(crate) fn expire(&mut self, mut expired: ExpiredRecord) -> Result<(), StoreError> {
+    /// Writes that receipts and events before these are kept no longer; whether that says anything new.
+    pub(crate) fn expire(&mut self, mut expired: ExpiredRecord) -> Result<bool, StoreError> {
         let fold = &self.fold;
         expired.receipts_begin = expired.receipts_begin.max(fold.receipts_begin);
         expired.topics.retain(|(name, begin, unsettled)| {
@@ -46,9 +47,10 @@ impl Desk<'_> {
             && (expired.epochs_before == self.fold.epochs_before
                 || self.fold.closed_epochs.len() < CLOSED_EPOCHS_MAX);
         if nothing {
-            return Ok(());
+            return Ok(false);
         }
-        self.emit(Record::Expired(expired))
+        self.emit(Record::Expired(expired))?;
+        Ok(true)
     }
 
     /// The epoch before which every key is gone for certain.
@@ -167,7 +169,8 @@ impl Desk<'_> {
     }
 
     /// Writes forward the events of a topic, from an offset on and before another, that somebody has still to settle and
-    /// that lie in blocks before `first`.
+    /// that lie in blocks before `first`. All of one run are moved in one operation, and so in one block: a moved event
+    /// takes the place of its run in the index, and what is left of the run could not be found any more.
     pub(crate) fn forward_events(
         &mut self,
         topic: &TopicName,
@@ -177,20 +180,23 @@ impl Desk<'_> {
     ) -> Result<Forwarded, StoreError> {
         let mut done = Forwarded::default();
         let open = self.fold.groups_of(topic).map(|group| group.committed()).min();
+        let mut begun = None;
         for offset in from.max(open.unwrap_or(0))..end {
-            if self.is_long() {
-                done.next = Some(offset);
-                break;
-            }
             if !self.fold.is_unsettled(topic, offset) {
                 continue;
             }
-            let Some((at_ms, place)) = self.shared.place_of(self.served, topic, offset)? else {
+            // What this block has moved already does not show there yet, so the rest of a run is still found.
+            let Some(InRun { run, at_ms, place }) = self.shared.place_of(self.served, topic, offset)? else {
                 continue;
             };
             if place.seq >= first {
                 continue;
             }
+            if self.is_long() && begun != Some(run) {
+                done.next = Some(offset);
+                break;
+            }
+            begun = Some(run);
             let event = self.shared.read_event_record(self.served, place)?;
             let body = Stored {
                 epoch: event.body.epoch,

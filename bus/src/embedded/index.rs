@@ -111,8 +111,17 @@ impl FileIndex {
         Ok(())
     }
 
-    /// Begins the merges that are worth it, and goes on with each by so many entries.
+    /// Begins the merges that are worth it, and goes on with each by so many entries. One that failed in the middle may
+    /// have lost an entry and must never be ended: all are given up, with their files, and begun again later.
     fn merge(&self, work: &mut Work, entries: usize) -> Result<(), StoreError> {
+        let merged = self.go_by(work, entries);
+        if merged.is_err() {
+            work.merges.clear();
+        }
+        merged
+    }
+
+    fn go_by(&self, work: &mut Work, entries: usize) -> Result<(), StoreError> {
         let runs = self.runs().clone();
         let is_busy = |merges: &[Merge], id| {
             merges
@@ -244,10 +253,10 @@ impl FileIndex {
             }
             // Begun merges are begun again later, of what is then there.
             work.merges.clear();
-            work.deleted = 0;
             let id = work.next_run;
             work.next_run += 1;
             let merge = Merge::new(&self.dir, runs, id, true)?;
+            work.deleted = 0;
             work.merges.push(merge);
             id
         };
@@ -312,20 +321,14 @@ impl Base for FileIndex {
     fn tidy(&self) -> Result<(), StoreError> {
         match self.go_on() {
             // Merging needs room for a second copy. Without it the index is slower, and still right.
-            Err(StoreError::Full) => {
-                self.work().merges.clear();
-                Ok(())
-            }
+            Err(StoreError::Full) => Ok(()),
             other => self.checked(other),
         }
     }
 
     fn compact(&self) -> Result<(), StoreError> {
         match self.make_one() {
-            Err(StoreError::Full) => {
-                self.work().merges.clear();
-                Ok(())
-            }
+            Err(StoreError::Full) => Ok(()),
             other => self.checked(other),
         }
     }
@@ -473,6 +476,29 @@ mod tests {
         drop(index);
         let index = FileIndex::open(&config).unwrap();
         assert_eq!((index.vouched(), index.get(&key(1))), (None, Ok(None)));
+    }
+
+    #[test]
+    fn a_merge_that_failed_is_given_up() {
+        let (state, _, index) = new_index();
+        for byte in [1, 2] {
+            let mut layer = Layer::default();
+            (0..2_000).for_each(|n| layer.put(key(n), vec![byte; 20]));
+            (2_000..3_000).for_each(|n| layer.set(key(n), Cell::Delete));
+            index.write(&layer, &vouch(1)).unwrap();
+        }
+        let dir = state.path().join("index");
+        let mut bytes = std::fs::read(run_path(&dir, 2)).unwrap();
+        bytes[20_000] ^= 1;
+        std::fs::write(run_path(&dir, 2), bytes).unwrap();
+        let failed = index.compact();
+        assert!(matches!(failed, Err(StoreError::Damaged { .. })), "{failed:?}");
+        assert!(index.work().merges.is_empty(), "nobody goes on with it");
+        let left = std::fs::read_dir(&dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let left = left.filter(|path| path.extension().is_some()).count();
+        assert_eq!(left, 0, "nothing half written is left");
     }
 
     #[test]

@@ -17,6 +17,15 @@ use crate::types::families::{self, EntryPage};
 use crate::types::receipts::StoredReceipt;
 use crate::vault::Kind;
 
+/// Where an event lies.
+pub(crate) struct InRun {
+    /// The first offset of its run.
+    pub(crate) run: u64,
+    /// When it was first stored.
+    pub(crate) at_ms: i64,
+    pub(crate) place: Place,
+}
+
 impl Shared {
     // ---- events ----
 
@@ -99,20 +108,24 @@ impl Shared {
         Ok(event)
     }
 
-    /// Where an event lies, and when it was first stored; `None` if it is no longer kept.
+    /// Where an event lies; `None` if it is no longer kept.
     pub(crate) fn place_of(
         &self,
         served: &Served,
         topic: &TopicName,
         offset: u64,
-    ) -> Result<Option<(i64, Place)>, StoreError> {
+    ) -> Result<Option<InRun>, StoreError> {
         let (first, run) = match event_run(served, topic, offset) {
             Err(StoreError::Dropped { .. }) => return Ok(None),
             found => found?,
         };
         let nth = usize::try_from(offset - first).unwrap_or(usize::MAX);
         let span = run.spans.get(nth).copied().ok_or_else(|| gap(topic, offset))?;
-        Ok(Some((run.at_ms, Place { seq: run.seq, span })))
+        Ok(Some(InRun {
+            run: first,
+            at_ms: run.at_ms,
+            place: Place { seq: run.seq, span },
+        }))
     }
 
     fn event(&self, served: &Served, run: &Run, span: Span) -> Result<StoredEvent, StoreError> {

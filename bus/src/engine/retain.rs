@@ -38,6 +38,31 @@ struct Plan {
     topics: Vec<(TopicName, u64, u64, bool)>,
 }
 
+/// How far the turns of this process have come. What is alive is written forward to the journal's end, so without a goal
+/// that stays where it is they would follow what they write for ever.
+#[derive(Debug, Default)]
+pub(crate) struct Reached {
+    /// Blocks from this one on stay for now.
+    goal: u64,
+    /// The last block when the last turn ended.
+    end: u64,
+}
+
+impl Reached {
+    /// Sets the goal anew if there is a reason to: something has expired, or as much was written since the last turn as
+    /// the turns had written forward, so that what lives is not written again for little.
+    fn aim(&mut self, last: u64, has_expired: bool) {
+        let since = last.saturating_sub(self.end);
+        if has_expired || self.goal == 0 || since > self.end.saturating_sub(self.goal) {
+            self.goal = last;
+        }
+    }
+}
+
+fn last_block(served: &Served) -> Result<u64, StoreError> {
+    Ok(served.journal.bounds()?.map_or(1, |(_, last)| last))
+}
+
 impl Shared {
     /// The first number that is kept of a kind of things.
     fn keep_from(
@@ -103,9 +128,9 @@ impl Shared {
         Ok(found)
     }
 
-    /// The first block in which something is kept.
-    fn first_needed(&self, served: &Served) -> Result<u64, StoreError> {
-        let mut first = served.journal.bounds()?.map_or(1, |(_, last)| last);
+    /// The first block in which something is kept, at most the goal.
+    fn first_needed(&self, served: &Served, goal: u64) -> Result<u64, StoreError> {
+        let mut first = last_block(served)?.min(goal);
         let mut need = |from: Vec<u8>, end: Vec<u8>| -> Result<(), StoreError> {
             let found = served.table.view(None).next(&from, &end)?;
             let run = decode_run(found).map_err(|error| index_damaged(&error))?;
@@ -123,8 +148,8 @@ impl Shared {
     }
 
     /// How far one turn goes, and how many bytes that is.
-    fn step(&self, served: &Served) -> Result<(u64, u64), StoreError> {
-        let needed = self.first_needed(served)?;
+    fn step(&self, served: &Served, goal: u64) -> Result<(u64, u64), StoreError> {
+        let needed = self.first_needed(served, goal)?;
         let (mut until, mut bytes) = (served.journal.first(), 0);
         while until < needed && bytes < RETAIN_STEP_BYTES {
             bytes += served.journal.block(until)?.len();
@@ -164,7 +189,7 @@ impl LocalStore {
     /// One turn of retention; see the module.
     pub(super) fn let_go(&self, retention: &Retention) -> Result<Retained, StoreError> {
         let shared = self.shared();
-        let _turn = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reached = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
         let served = shared.served();
         served.alive()?;
         let mut letters = 0;
@@ -174,21 +199,23 @@ impl LocalStore {
         }
         let plan = shared.plan(&served, retention)?;
         let expired = plan.record();
-        self.submit(0, move |desk| desk.expire(expired)).wait()?;
+        let has_expired = self.submit(0, move |desk| desk.expire(expired)).wait()?;
+        reached.aim(last_block(&served)?, has_expired || letters > 0);
         let mut told = Retained {
             letters,
             more: letters >= RETAIN_BATCH as u64,
             ..plan.told()
         };
-        self.shorten(&served, &mut told)?;
+        self.shorten(&served, reached.goal, &mut told)?;
+        reached.end = last_block(&served)?;
         told.since = shared.kept_since(&served, retention)?;
         Ok(told)
     }
 
-    fn shorten(&self, served: &Arc<Served>, told: &mut Retained) -> Result<(), StoreError> {
+    fn shorten(&self, served: &Arc<Served>, goal: u64, told: &mut Retained) -> Result<(), StoreError> {
         let shared = self.shared();
         let before = served.journal.first();
-        let (first, bytes) = shared.step(served)?;
+        let (first, bytes) = shared.step(served, goal)?;
         if first <= before {
             return Ok(());
         }
@@ -210,7 +237,7 @@ impl LocalStore {
         served.table.compact()?;
         told.blocks = first - before;
         told.bytes = bytes;
-        told.more |= shared.step(served)?.0 > first;
+        told.more |= shared.step(served, goal)?.0 > first;
         Ok(())
     }
 
@@ -295,6 +322,14 @@ impl LocalStore {
         let Some(layers) = served.table.gathering() else {
             return Ok(());
         };
+        let flushed = self.flush_layers(served, layers);
+        if flushed.is_err() {
+            served.table.calm();
+        }
+        flushed
+    }
+
+    fn flush_layers(&self, served: &Arc<Served>, layers: u64) -> Result<(), StoreError> {
         let end = Instant::now() + RETAIN_FLUSH_MAX;
         while !served.table.hurry(layers)? {
             // The writer hands a layer over when it has a turn.

@@ -74,3 +74,34 @@ fn no_layer_is_handed_over_and_forgotten() {
     let ended = ended.recv_timeout(Duration::from_secs(60));
     assert_eq!(ended, Ok(()), "the writer waits for a mover that sleeps");
 }
+
+/// Else every block would be moved alone from then on.
+#[test]
+fn nobody_hurries_once_it_is_moved() {
+    let log = Log::in_memory(crate::log::Kept::default());
+    let table = Arc::new(Table::new(Some(Arc::new(Keeper)), log, 100));
+    let show = |n: u8| {
+        let mut layer = Layer::default();
+        layer.put(vec![n], Vec::new());
+        table.show(layer, 1);
+    };
+    show(1);
+    assert!(!table.is_ripe(), "it is little");
+    let layers = table.gathering().unwrap();
+    let waits = table.clone();
+    let waiter = std::thread::spawn(move || (0..200).any(|_| waits.hurry(layers).unwrap()));
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    while !table.is_ripe() {
+        assert!(std::time::Instant::now() < end, "nobody hurries");
+        std::thread::yield_now();
+    }
+    let vouch = Vouch {
+        checkpoint: Checkpoint { seq: 1, checksum: 0 },
+        snapshot: Vec::new(),
+    };
+    table.freeze((vouch, 0));
+    table.move_layer().unwrap();
+    assert!(waiter.join().unwrap(), "it is moved");
+    show(2);
+    assert!(!table.is_ripe(), "nobody waits for this one");
+}
