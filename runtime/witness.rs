@@ -45,4 +45,13 @@ impl Witness for Eyes {
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         Ok(workspace.open_file(&parsed(path)?)?.0)
     }
+
+    fn remove_drafts(&self, root: &Path, paths: &[String], trace: &str) -> Result<(), Failure> {
+        let root = open_root(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        for path in paths {
+            workspace.remove_draft(&parsed(path)?, trace)?;
+        }
+        Ok(())
+    }
 }

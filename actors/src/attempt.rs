@@ -89,7 +89,11 @@ pub(crate) async fn attempt(
     };
     match outcome {
         Ok(Ran { answer, look, taken }) => {
+            let was_killed = matches!(answer.ending, Ending::Killed { .. });
             tell(&mut tried, answer, entry, mode, action);
+            if was_killed && mode == CallMode::Run {
+                preimage::remove_drafts(parts, action, prepared).await;
+            }
             tried.effects = look;
             keep(parts, &mut tried, taken, entry).await;
         }
@@ -113,7 +117,16 @@ async fn keep(parts: &Parts, tried: &mut Tried, taken: Taken, entry: &Entry) {
             fill_in(&mut output.result, entry, &kept);
             tried.artifacts = kept;
         }
+        Err(failure) if has_changed(tried.effects.as_ref()) => tried.came_to = Attempted::Unclear(failure),
         Err(failure) => tried.came_to = Attempted::Failed(failure),
+    }
+}
+
+/// Whether something was seen to be otherwise after the run.
+fn has_changed(effects: Option<&Effects>) -> bool {
+    match effects {
+        Some(Effects::Observed(observed)) => !observed.changes.is_empty(),
+        Some(Effects::None | Effects::Unobserved | Effects::Possible) | None => false,
     }
 }
 
@@ -126,10 +139,14 @@ fn fill_in(result: &mut serde_json::Value, entry: &Entry, kept: &[KeptArtifact])
         return;
     };
     for (field, schema) in fields {
-        let named = schema.get("x-artifact").and_then(serde_json::Value::as_str);
-        if let Some(one) = kept.iter().find(|one| named == Some(&*one.name)) {
-            result.insert(field.clone(), one.artifact_id.clone().into());
-        }
+        let Some(named) = schema.get("x-artifact").and_then(serde_json::Value::as_str) else {
+            continue;
+        };
+        match kept.iter().find(|one| one.name == named) {
+            Some(one) => result.insert(field.clone(), one.artifact_id.clone().into()),
+            // A tool that names one by itself names somebody else's.
+            None => result.remove(field),
+        };
     }
 }
 
@@ -229,7 +246,8 @@ async fn run<T>(
     let (outward, pieces) = streams::outward();
     let beside = Beside {
         inward,
-        outward: Some(outward),
+        // Only a real run has something to keep.
+        outward: look.is_some().then_some(outward),
     };
     tokio::spawn(async move {
         let call = async {

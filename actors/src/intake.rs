@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use effectd_bus::{Delivery, StoreError};
 use effectd_contracts::{
-    Code, DecisionData, Event, Failure, Phase, Timestamp, Topic, json, limits as bounds,
+    ActionId, Code, DecisionData, Event, Failure, Phase, Timestamp, Topic, json, limits as bounds,
 };
 use ractor::factory::FactoryRef;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -16,6 +16,7 @@ use crate::control::budgets::Reservation;
 use crate::control::turns::Turn;
 use crate::decisions::identity_of;
 use crate::failpoint::{hit, hit_idle};
+use crate::held::stage::has_intent;
 use crate::idempotency::ID_TAKEN;
 use crate::messages::{Record, Refusal, Validate};
 use crate::parts::Parts;
@@ -147,6 +148,14 @@ impl Intake {
         };
         let (parts, request) = (&self.parts, &event.data.request);
         let now = parts.clock.monotonic();
+        if delivery.delivery_count > 1 && self.was_begun(&request.action_id).await {
+            // Others may wait for it, and hold every place while they do.
+            drop(ahead);
+            let permit = self.permits.clone().try_acquire_owned().ok();
+            let place = Place::new(permit, None, &parts.metrics.in_flight);
+            self.enter(delivery, event, place).await;
+            return true;
+        }
         let among = match parts
             .control
             .surplus
@@ -199,12 +208,30 @@ impl Intake {
         (mut turn, reserved): (Turn, Option<Reservation>),
     ) {
         let Ok(permit) = self.permits.clone().acquire_owned().await else {
-            // The runtime stops: the next start finds the decision on the bus.
+            // The runtime stops: the next start finds the decision on the bus, and this delivery was none.
+            drop(
+                self.parts
+                    .store
+                    .defer(delivery.lease_id, Duration::from_millis(1)),
+            );
             return;
         };
         let line = turn.take_line();
         let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight);
         let place = place.with(reserved).in_line(line);
+        self.enter(delivery, event, place).await;
+    }
+
+    /// Whether an earlier delivery of it got as far as its intent.
+    async fn was_begun(&self, action: &ActionId) -> bool {
+        let found = has_intent(&*self.parts.store, action).await;
+        found.unwrap_or_else(|error| {
+            tracing::warn!(%error, action_id = %action, "whether it was begun is not known");
+            false
+        })
+    }
+
+    async fn enter(&self, delivery: Delivery, event: Event<DecisionData>, place: Place) {
         let action = self.action(&delivery, event, place);
         hit("intake.after_lease", &action.ticket.action_id).await;
         if delivery.exhausted {

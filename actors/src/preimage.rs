@@ -40,6 +40,9 @@ pub trait Witness: Send + Sync {
 
     /// Opens the file at a path beneath the root, to be read in pieces.
     fn open(&self, root: &Path, path: &str) -> Result<File, Failure>;
+
+    /// Removes what a run under this trace has left half written for these paths. Nothing of the run is alive any more.
+    fn remove_drafts(&self, root: &Path, paths: &[String], trace: &str) -> Result<(), Failure>;
 }
 
 /// What stands at a path, with its content if that is to be kept.
@@ -104,8 +107,11 @@ pub(crate) fn join(parts: &Parts, request: &ActionRequest) -> Option<Join> {
         touched.map(|touch| resource(space, touch)).collect::<Vec<_>>()
     }));
     let (names, lines) = (names.unwrap_or_default(), parts.control.lines.clone());
-    let id = request.action_id.clone();
-    (!names.is_empty()).then(|| Box::new(move || lines.join(names, id)) as Join)
+    if names.is_empty() {
+        return None;
+    }
+    let id = (request.action_id.clone(), request.digest());
+    Some(Box::new(move || lines.join(names, id)) as Join)
 }
 
 fn resource(space: &SpaceId, touch: &Touch) -> String {
@@ -177,6 +183,20 @@ async fn look(
     looking
         .await
         .unwrap_or_else(|_| Err(broken("looking at the files")))
+}
+
+/// Removes what a killed run has left half written: nobody would see it, and no tool could remove it. Should this fail, the
+/// action's end is not another one for it.
+pub(crate) async fn remove_drafts(parts: &Parts, action: &Action<Claimed>, prepared: &Prepared) {
+    let Ok(root) = (parts.space_roots)(&action.request.space_id) else {
+        return;
+    };
+    let paths: Vec<String> = prepared.touched.iter().map(|touch| touch.path.clone()).collect();
+    let (witness, trace) = (parts.witness.clone(), action.ticket.trace_id.clone());
+    let removing = tokio::task::spawn_blocking(move || witness.remove_drafts(&root, &paths, trace.as_str()));
+    if let Ok(Err(failure)) = removing.await {
+        tracing::warn!(parent: &action.ticket.span, %failure, "what a killed run has left stays");
+    }
 }
 
 fn broken(what: &str) -> Failure {

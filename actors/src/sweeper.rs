@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::Turn;
+use effectd_bus::{Retained, StoreError, Turn};
 use effectd_contracts::Monotonic;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::failpoint::hit_idle;
 use crate::held::{entries, grants, tidy};
@@ -32,12 +33,19 @@ pub(crate) enum Sweep {
     Rest,
 }
 
+/// When something was let go of last, and the turn that is being taken.
+#[derive(Default)]
+pub(crate) struct Retaining {
+    last: Option<Monotonic>,
+    turn: Option<JoinHandle<Result<Retained, StoreError>>>,
+}
+
 /// How long an epoch's key is kept after the epoch ended, for actions that are still on their way.
 const EPOCH_GRACE: Duration = Duration::from_secs(60);
 
 impl Actor for Sweeper {
     type Msg = Sweep;
-    type State = Option<Monotonic>;
+    type State = Retaining;
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<Self::State, ActorProcessingErr> {
@@ -46,14 +54,14 @@ impl Actor for Sweeper {
         // Timers of a stopped actor end by themselves.
         drop(myself.send_interval(self.parts.lease_ttl / 3, || Sweep::Leases));
         drop(myself.send_interval(self.parts.settings.sweep_every, || Sweep::Rest));
-        Ok(None)
+        Ok(Retaining::default())
     }
 
     async fn handle(
         &self,
         _: ActorRef<Sweep>,
         sweep: Sweep,
-        retained: &mut Self::State,
+        retaining: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         match sweep {
             Sweep::Leases => {
@@ -67,7 +75,7 @@ impl Actor for Sweeper {
             Sweep::Held => self.held().await,
             Sweep::Rest => {
                 self.rest().await;
-                self.retain(retained).await;
+                self.retain(retaining).await;
             }
         }
         Ok(())
@@ -94,15 +102,27 @@ impl Sweeper {
         }
     }
 
-    /// Takes a turn at letting go of what is kept no longer, now and then, and further ones while there is more.
-    async fn retain(&self, last: &mut Option<Monotonic>) {
+    /// Takes a turn at letting go of what is kept no longer, now and then, and further ones while there is more. Nobody waits
+    /// for it here: it may take longer than a lease.
+    async fn retain(&self, retaining: &mut Retaining) {
         let now = self.parts.clock.monotonic();
-        if last.is_some_and(|last| now.since(last) < RETAIN_EVERY) {
-            return;
+        if let Some(turn) = retaining.turn.take_if(|turn| turn.is_finished()) {
+            Self::retained(turn.await, &mut retaining.last, now);
         }
-        let parts = self.parts.clone();
-        // Reads and syncs: not on a worker that others need.
-        let turn = tokio::task::spawn_blocking(move || retention::turn(&parts, Turn::LetGo)).await;
+        let is_due = retaining.last.is_none_or(|last| now.since(last) >= RETAIN_EVERY);
+        if retaining.turn.is_none() && is_due {
+            let parts = self.parts.clone();
+            // Reads and syncs: not on a worker that others need.
+            let turn = move || retention::turn(&parts, Turn::LetGo);
+            retaining.turn = Some(tokio::task::spawn_blocking(turn));
+        }
+    }
+
+    fn retained(
+        turn: Result<Result<Retained, StoreError>, JoinError>,
+        last: &mut Option<Monotonic>,
+        now: Monotonic,
+    ) {
         match turn {
             Ok(Ok(told)) => {
                 tracing::debug!(?told, "let go of what is kept no longer");

@@ -60,6 +60,12 @@ pub(crate) fn touched(
     params: &Map<String, Value>,
 ) -> Result<Vec<Touch>, Failure> {
     let observed = changes(parts, space, params)?;
+    for change in &observed.changes {
+        if let Standing::File(was) = &change.before {
+            // It counts as stored now: what this undo keeps of its own must not push out what it puts back.
+            let _gone = parts.blobs.renew(Shelf::Preimages, space, blob_name(was));
+        }
+    }
     Ok(observed
         .changes
         .iter()

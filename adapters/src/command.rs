@@ -235,9 +235,11 @@ impl Kept {
             }
             let room = OUTPUT_KEPT_BYTES_MAX.get().saturating_sub(kept.kept);
             let now = piece.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-            // If nobody takes it any more, the program still runs to its end.
-            taken = taken && beside.say(stream, &piece[..now]).is_ok();
-            kept.kept += if taken { now as u64 } else { 0 };
+            if now > 0 {
+                // If nobody takes it any more, the program still runs to its end.
+                taken = taken && beside.say(stream, &piece[..now]).is_ok();
+                kept.kept += if taken { now as u64 } else { 0 };
+            }
         }
         kept
     }

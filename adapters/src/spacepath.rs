@@ -222,4 +222,15 @@ mod tests {
             Err(PathInvalid::TooLong)
         );
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_is_a_path_beneath_the_space_or_refused(
+            text in "(workspace|tmp|[.]|/){0,2}[-a.x/ \u{0}\u{2024}\u{202e}\u{ff0f}]{0,80}",
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64),
+        ) {
+            crate::files::fuzz::path(text.as_bytes());
+            crate::files::fuzz::path(&bytes);
+        }
+    }
 }

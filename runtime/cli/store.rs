@@ -134,14 +134,32 @@ fn config(common: &Common) -> Result<EmbeddedConfig, Error> {
     Ok(EmbeddedConfig::new(state.path()))
 }
 
+/// A value as people read it: nothing is a dash, and lists are on one line.
+fn words(value: &Value) -> String {
+    let all: Vec<String> = match value {
+        Value::String(text) => return text.clone(),
+        Value::Null => Vec::new(),
+        Value::Array(items) => items.iter().map(words).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| format!("{name} {}", words(value)))
+            .collect(),
+        Value::Bool(_) | Value::Number(_) => return value.to_string(),
+    };
+    if all.is_empty() {
+        "-".to_owned()
+    } else {
+        all.join(", ")
+    }
+}
+
 /// One value for programs, a line for each of its fields for people.
 pub(super) fn show(value: &Value, form: Form) {
     let mut printer = Printer::new(form, false, &COLUMNS);
     match (form, value.as_object()) {
         (Form::Table, Some(fields)) => {
             for (name, value) in fields {
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                printer.row(value, &[&name.replace('_', " "), &text]);
+                printer.row(value, &[&name.replace('_', " "), &words(value)]);
             }
         }
         (Form::Table | Form::Json | Form::Jsonl, _) => printer.row(value, &[]),

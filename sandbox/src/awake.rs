@@ -74,13 +74,12 @@ fn whole(child: &Ready, output_max: usize) -> Option<usize> {
 
 /// Whether the last process that has the call's filter is on its way out; see [`crate::run`].
 pub(crate) fn sees_the_end(child: &Ready) -> bool {
-    has_a_processor_to_spare()
-        && look_until(AWAKE_END_US_MAX.get(), || {
-            events_now(&child.listener)
-                .contains(PollFlags::POLLHUP)
-                .then_some(())
-        })
-        .is_some()
+    look_until(AWAKE_END_US_MAX.get(), || {
+        events_now(&child.listener)
+            .contains(PollFlags::POLLHUP)
+            .then_some(())
+    })
+    .is_some()
 }
 
 fn look_until<T>(time_us: u64, mut look: impl FnMut() -> Option<T>) -> Option<T> {

@@ -150,7 +150,7 @@ async fn over(
     for denial in told {
         denials.add(denial);
     }
-    if !awake::sees_the_end(child) {
+    if !(awake::is_worth_it(pool) && awake::sees_the_end(child)) {
         contained(pool, &watched(&child.listener, Interest::READABLE)?).await;
     }
     Ok(cause)

@@ -5,16 +5,23 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use effectd::contracts::{Outcome, Receipt};
+use serde_json::json;
 
 use crate::Test;
 use crate::harness::side_by_side;
 use crate::place::{Order, PATIENCE, Place};
 use crate::registered::{SAMPLES, Sample, request};
 
-pub(crate) const TESTS: &[Test] = &[(
-    "a_tool_that_is_killed_before_the_rename_leaves_all_as_it_was_and_no_draft_behind",
-    before_the_rename,
-)];
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "a_tool_that_is_killed_before_the_rename_leaves_all_as_it_was_and_no_draft_behind",
+        before_the_rename,
+    ),
+    (
+        "a_tool_whose_time_is_over_before_the_rename_leaves_all_as_it_was_and_no_draft_behind",
+        out_of_time,
+    ),
+];
 
 const WRITING: [&str; 6] = [
     "files.write_text",
@@ -29,6 +36,26 @@ fn before_the_rename() {
     let sample = |tool: &&str| SAMPLES.iter().find(|sample| sample.tool == *tool).unwrap();
     let samples: Vec<&Sample> = WRITING.iter().map(sample).collect();
     side_by_side(&samples, |sample| run(sample));
+}
+
+fn out_of_time() {
+    let sample = |tool: &&str| SAMPLES.iter().find(|sample| sample.tool == *tool).unwrap();
+    let samples: Vec<&Sample> = WRITING.iter().map(sample).collect();
+    side_by_side(&samples, |sample| {
+        let tool = sample.tool;
+        let place = Place::new();
+        place.set_policy(&[]);
+        (sample.ready)(&place);
+        let mut request = request("a", tool, &(sample.params)(&place));
+        request["qos"] = json!({ "timeout_ms": 700, "max_retries": 0 });
+        let before = all(&place);
+        place.stop_tools(Some("before_rename"));
+        let mut ended = place.run("exec", &[request]);
+        let answer: Receipt = serde_json::from_value(ended.answers.remove(0)).unwrap();
+        assert_ne!(answer.outcome, Outcome::Executed, "{tool}");
+        assert!(!answer.attempts.is_empty(), "{tool} was run: {:?}", answer.error);
+        assert_eq!(all(&place), before, "{tool}");
+    });
 }
 
 /// Every file of the space with its content, but not those by which the test talks to tools.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use effectd::contracts::{ActionRequest, Outcome};
 use effectd::{Answer, Runtime};
+use effectd_actors::failpoint::{Fault, Trap, arm};
 use serde_json::json;
 
 use crate::Test;
@@ -18,6 +19,10 @@ pub(crate) const TESTS: &[Test] = &[
         in_order,
     ),
     ("unrelated_resources_wait_for_nobody", at_once),
+    (
+        "an_interrupted_change_is_taken_up_again_though_others_wait_for_it_with_every_place",
+        interrupted,
+    ),
     (
         "a_decision_behind_thousands_of_another_subject_is_served_before_them",
         behind_a_flood,
@@ -106,6 +111,29 @@ fn at_once() {
         assert_eq!(ended(&runtime, "thing-2").await, Outcome::Executed);
         assert_eq!(place.effects("thing"), 2);
         assert!(Arc::try_unwrap(runtime).expect("nobody else").stop().await);
+    });
+}
+
+/// The first change of a thing is interrupted when it has claimed it, and all others want the same thing.
+fn interrupted() {
+    asynchronously(async {
+        let place = Place::new();
+        add_other(&place);
+        let runtime = place.runtime(|config| config.pipeline.in_flight_max = 4).await;
+        arm(Trap {
+            point: "executor.after_child".to_owned(),
+            action: Some("thing-0".parse().unwrap()),
+            nth: 1,
+            times: 1,
+            fault: Fault::Panic,
+        });
+        for n in 0..20 {
+            runtime.submit(change(SUBJECTS[n % 2], "thing", n)).await.unwrap();
+        }
+        for n in 0..20 {
+            assert_eq!(ended(&runtime, &format!("thing-{n}")).await, Outcome::Executed);
+        }
+        assert!(runtime.stop().await);
     });
 }
 

@@ -6,13 +6,13 @@
 //!
 //! Whoever stands in several lines joins them all in one step, so the lines agree on who is before whom and nobody waits in
 //! a circle. Whoever finds its thing claimed by someone who is not in line, such as an action that a crash has interrupted,
-//! leaves the lines: that one may be behind it. And nobody waits for an action of its own id: whether that is the same action
-//! again, or another that must not have the id, is for the Store to say, and at once.
+//! leaves the lines: that one may be behind it. And nobody waits for another meaning of its own id: that it must not have the
+//! id is for the Store to say, and at once. The same action again waits like any other, and finds the receipt.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use effectd_contracts::ActionId;
+use effectd_contracts::{ActionId, Digest};
 
 type Wake = Box<dyn FnOnce() + Send>;
 /// What somebody stands in line for.
@@ -26,7 +26,8 @@ pub(crate) struct Lines(Arc<Mutex<State>>);
 struct State {
     next: u64,
     lines: HashMap<Arc<str>, VecDeque<u64>>,
-    ids: HashMap<u64, ActionId>,
+    /// Which action each of them is, and what it asks for.
+    ids: HashMap<u64, (ActionId, Digest)>,
     waiting: HashMap<u64, (Names, Wake)>,
 }
 
@@ -55,7 +56,11 @@ impl Lines {
     }
 
     /// Joins the lines for these things, at their ends.
-    pub(crate) fn join(&self, names: impl IntoIterator<Item = String>, id: ActionId) -> Option<InLine> {
+    pub(crate) fn join(
+        &self,
+        names: impl IntoIterator<Item = String>,
+        id: (ActionId, Digest),
+    ) -> Option<InLine> {
         let mut names: Vec<Arc<str>> = names.into_iter().map(Arc::from).collect();
         names.sort_unstable();
         names.dedup();
@@ -91,14 +96,17 @@ impl State {
         names.iter().all(first)
     }
 
-    /// Whether an action of the same id stands before it.
-    fn is_behind_itself(&self, number: u64, names: &[Arc<str>]) -> bool {
-        let Some(id) = self.ids.get(&number) else {
+    /// Whether another meaning of its id stands before it.
+    fn is_behind_another_meaning(&self, number: u64, names: &[Arc<str>]) -> bool {
+        let Some((id, digest)) = self.ids.get(&number) else {
             return false;
         };
+        let is_another = |(other, of): &(ActionId, Digest)| other == id && of != digest;
         names.iter().filter_map(|name| self.lines.get(name)).any(|line| {
             let ahead = line.iter().take_while(|other| **other != number);
-            ahead.into_iter().any(|other| self.ids.get(other) == Some(id))
+            ahead
+                .into_iter()
+                .any(|other| self.ids.get(other).is_some_and(is_another))
         })
     }
 
@@ -133,7 +141,7 @@ impl InLine {
     pub(crate) fn has_to_wait(&self) -> bool {
         let state = self.lines.lock();
         let (number, names) = (self.number, &self.names);
-        !state.is_first(number, names) && !state.is_behind_itself(number, names)
+        !state.is_first(number, names) && !state.is_behind_another_meaning(number, names)
     }
 
     /// Has `wake` run when nobody stands before the place with this number: now, if that is so already.
@@ -181,23 +189,32 @@ mod tests {
 
     fn join(lines: &Lines, names: &[&str]) -> InLine {
         let id = format!("action-{}", lines.lock().next);
-        join_as(lines, names, &id)
+        join_as(lines, names, &id, "")
     }
 
-    fn join_as(lines: &Lines, names: &[&str], id: &str) -> InLine {
+    fn join_as(lines: &Lines, names: &[&str], id: &str, asks: &str) -> InLine {
         let names = names.iter().map(|name| (*name).to_owned());
-        lines.join(names, id.parse().unwrap()).unwrap()
+        let id = (id.parse().unwrap(), Digest::of(asks.as_bytes()));
+        lines.join(names, id).unwrap()
     }
 
     #[test]
-    fn nobody_waits_for_an_action_of_its_own_id() {
+    fn nobody_waits_for_another_meaning_of_its_own_id() {
         let lines = Lines::default();
-        let (_first, a) = (join(&lines, &["x"]), join_as(&lines, &["x"], "a"));
-        let (again, b) = (join_as(&lines, &["x"], "a"), join_as(&lines, &["x"], "b"));
-        assert!(a.has_to_wait() && b.has_to_wait());
-        assert!(!again.has_to_wait());
+        let (_first, a) = (join(&lines, &["x"]), join_as(&lines, &["x"], "a", "1"));
+        let other = join_as(&lines, &["x"], "a", "2");
+        let (again, b) = (
+            join_as(&lines, &["x"], "b", "1"),
+            join_as(&lines, &["x"], "b", "1"),
+        );
+        assert!(a.has_to_wait() && again.has_to_wait());
+        assert!(
+            b.has_to_wait(),
+            "the same action again has no other place than its own"
+        );
+        assert!(!other.has_to_wait());
         drop(a);
-        assert!(again.has_to_wait());
+        assert!(other.has_to_wait());
     }
 
     #[test]
@@ -246,7 +263,8 @@ mod tests {
         assert!(woken.try_recv().is_err());
         drop(first);
         assert!(woken.try_recv().is_ok() && !third.has_to_wait());
-        assert!(lines.join(Vec::new(), "a".parse().unwrap()).is_none());
+        let nothing = ("a".parse().unwrap(), Digest::of(b""));
+        assert!(lines.join(Vec::new(), nothing).is_none());
         lines.dismiss();
     }
 }

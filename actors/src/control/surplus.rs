@@ -14,6 +14,10 @@ use effectd_contracts::{Monotonic, SubjectId};
 
 use crate::limits::{AHEAD_SUBJECT_MAX, SURPLUS_RATE_FIRST, SURPLUS_RATE_MIN, SURPLUS_TIME_MAX};
 
+/// How many may come back in a second when turns are rare.
+const RETURNS_A_SECOND: u64 = 50;
+/// And yet not later than this.
+const LATEST: Duration = Duration::from_secs(600);
 /// How long turns are counted before their rate is believed.
 const COUNT_FOR: Duration = Duration::from_millis(500);
 
@@ -70,7 +74,9 @@ impl Surplus {
         }
         crowd.put_off.insert(offset);
         let step = Duration::from_secs_f64(0.5 / crowd.rate);
-        let latest = now.plus(SURPLUS_TIME_MAX.get());
+        // The longer the flood, the later: what comes back only to be put off again is work for nothing.
+        let most = Duration::from_secs(crowd.put_off.len() as u64 / RETURNS_A_SECOND);
+        let latest = now.plus(most.clamp(SURPLUS_TIME_MAX.get(), LATEST.max(SURPLUS_TIME_MAX.get())));
         let behind = if crowd.until > now { crowd.until } else { now };
         crowd.until = behind.plus(step).min(latest);
         Err(crowd.until.since(now).max(Duration::from_millis(1)))

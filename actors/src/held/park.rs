@@ -167,6 +167,8 @@ pub(crate) async fn leave(parts: &Arc<Parts>, action: &ActionId) -> Result<(), S
     if let Some(lead) = hold.members.first() {
         hold.decision.request.action_id = lead.action_id.clone();
         hold.decision.request.trace_id = Some(lead.trace_id.clone());
+        hold.decision.request.traceparent = None;
+        hold.decision.request.tracestate = None;
         step.hold(&hold, Expect::Version(version))?;
     } else {
         step.close(store, &hold)?;

@@ -324,7 +324,9 @@ impl Holder {
         action.ticket.settled();
     }
 
-    fn park_behind(&self, action: Action<Asked>, other: &ActionId, this: &FactoryRef<(), Consult>) {
+    fn park_behind(&self, mut action: Action<Asked>, other: &ActionId, this: &FactoryRef<(), Consult>) {
+        // The other one may stand behind this one, if its first copy was interrupted.
+        action.ticket.place.leave_line();
         let kept = action.ticket.lease().map(|lease| {
             let until = self
                 .parts
@@ -371,7 +373,7 @@ impl Holder {
 }
 
 /// Whether an action has an intent without an outcome.
-async fn has_intent(store: &dyn Store, action: &ActionId) -> Result<bool, StoreError> {
+pub(crate) async fn has_intent(store: &dyn Store, action: &ActionId) -> Result<bool, StoreError> {
     let mut after = None;
     loop {
         let page = store.open_intents(after, INTENTS).await?;

@@ -262,6 +262,8 @@ async fn hand_on(parts: &Arc<Parts>, seen: &Hold) -> Result<(), StoreError> {
     if let Some(lead) = hold.members.first() {
         hold.decision.request.action_id = lead.action_id.clone();
         hold.decision.request.trace_id = Some(lead.trace_id.clone());
+        hold.decision.request.traceparent = None;
+        hold.decision.request.tracestate = None;
     }
     let mut step = Step::default();
     step.waits_no_more(&gone.action_id)?;

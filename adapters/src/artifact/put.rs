@@ -27,6 +27,8 @@ impl Tool for Put {
         params::reads(json!({
             "tool_id": self.id(),
             "version": "1.0.0",
+            // It changes no file, and yet takes room from what others keep.
+            "caps_required": ["files.read", "workspace:shared:read", "workspace:shared:write"],
             "description": "Keeps a file of the space, or a text, as an artifact: sealed, within the space's quota, under an id that \
                 follows from its content.",
             "params_schema": params::object(&["space_id"], json!({

@@ -258,6 +258,19 @@ impl Workspace<'_> {
         Ok((draft, File::from(file)))
     }
 
+    /// Removes what a run that was killed has left half written for a path, if it has.
+    pub fn remove_draft(&self, path: &SpacePath, mark: &str) -> Result<(), FileProblem> {
+        let folder = match self.folder_of(path) {
+            Err(problem) if problem.errno() == Some(Errno::ENOENT) => return Ok(()),
+            folder => folder?,
+        };
+        let name = draft_name(&format!("{mark}\n{path}"));
+        match unlinkat(folder.as_fd(), name.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(FileProblem::at("remove an unfinished file")(errno)),
+        }
+    }
+
     /// Whether a file could be put there, as far as can be told without doing it.
     pub fn may_place(&self, path: &SpacePath, existing: Existing) -> Result<(), FileProblem> {
         replaceable(self.stat(path)?, existing).map(drop)

@@ -72,25 +72,29 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "a_call_that_stays_awake_is_answered_alike",
             keep: |scene| {
-                for (bound, time_us) in [(&AWAKE_REPLY_US_MAX, 250), (&AWAKE_END_US_MAX, 50)] {
-                    bound.set(time_us).unwrap();
-                }
-                let kept = catch_unwind(AssertUnwindSafe(|| {
-                    lies(scene);
-                    for turn in 0..200 {
-                        let answer = scene.attack([DEFAULT, HIGH, EXEC][turn % 3], "echo", json!(turn));
-                        assert_eq!(replied(&answer)["echo"], json!(turn));
+                // Both ways, whatever is the default.
+                let usual = [&AWAKE_REPLY_US_MAX, &AWAKE_END_US_MAX].map(|bound| (bound, bound.get()));
+                for times_us in [[250, 50], [0, 0]] {
+                    for ((bound, _), time_us) in usual.iter().zip(times_us) {
+                        bound.set(time_us).unwrap();
                     }
-                    let long = "x".repeat(100_000);
-                    assert_eq!(
-                        replied(&scene.attack(DEFAULT, "echo", json!(long)))["echo"],
-                        json!(long)
-                    );
-                }));
-                for bound in [&AWAKE_REPLY_US_MAX, &AWAKE_END_US_MAX] {
-                    bound.set(0).unwrap();
+                    let kept = catch_unwind(AssertUnwindSafe(|| {
+                        lies(scene);
+                        for turn in 0..200 {
+                            let answer = scene.attack([DEFAULT, HIGH, EXEC][turn % 3], "echo", json!(turn));
+                            assert_eq!(replied(&answer)["echo"], json!(turn));
+                        }
+                        let long = "x".repeat(100_000);
+                        assert_eq!(
+                            replied(&scene.attack(DEFAULT, "echo", json!(long)))["echo"],
+                            json!(long)
+                        );
+                    }));
+                    for (bound, time_us) in usual {
+                        bound.set(time_us).unwrap();
+                    }
+                    kept.unwrap();
                 }
-                kept.unwrap();
             },
         },
     ]
