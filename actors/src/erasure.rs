@@ -21,7 +21,7 @@ use effectd_bus::{
 use effectd_contracts::{
     Digest, Effects, EventId, Receipt, SpaceId, Standing, SubjectId, Timestamp, TraceId,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::held::entries;
 use crate::limits::{ERASURE_HELD_MAX, ERASURE_PAGE, ERASURE_SUBJECTS_MAX};
@@ -89,20 +89,33 @@ pub fn erase(
     if !told.held.is_empty() {
         return Ok(told);
     }
+    if from
+        .swept
+        .is_some_and(|swept| from.begun.is_none_or(|begun| swept <= begun))
+    {
+        return Err(StoreError::Invalid(
+            "`swept` is an epoch after `begun`; give both as the last answer did, or neither".into(),
+        ));
+    }
     let begun = from.begun.map_or_else(|| store.begin_epoch().wait(), Ok)?;
     told.progress.begun = Some(begun);
     if !closed(store, begun, &mut told)? {
         return Ok(told);
     }
+    // What was under way may have ended as a question.
+    told.held = held(store, subjects)?;
+    if !told.held.is_empty() {
+        return Ok(told);
+    }
+    // Whoever asks again may be another who guessed the numbers, so it is not taken for done.
+    sweep(store, blobs, subjects, &mut told)?;
     let swept = match from.swept {
-        Some(swept) => swept,
-        None => {
-            sweep(store, blobs, subjects, &mut told)?;
-            store.begin_epoch().wait()?
-        }
+        Some(swept) if told.letters == 0 => swept,
+        // A letter that was there still is sealed under an epoch that has to go, too.
+        Some(_) | None => store.begin_epoch().wait()?,
     };
     told.progress.swept = Some(swept);
-    if closed(store, swept, &mut told)? {
+    if closed(store, swept, &mut told)? && destroyed(store, swept, &mut told)? {
         store
             .publish(&TopicName::new(TOPIC)?, vec![event(subjects, swept, now)?])
             .wait()?;
@@ -111,12 +124,19 @@ pub fn erase(
     Ok(told)
 }
 
-/// Destroys the keys of the epochs before one; whether all of them are gone.
+/// Closes the epochs before one; whether all of them are closed.
 fn closed(store: &dyn Store, epoch: u32, told: &mut Erased) -> Result<bool, StoreError> {
     let report = store.close_epochs_before(epoch).wait()?;
     told.resealed += report.resealed;
     told.waiting = report.busy.len() as u64;
     Ok(report.busy.is_empty())
+}
+
+/// Whether no epoch before one has a key any more. One whose key could not be destroyed is closed anew, which tries again.
+fn destroyed(store: &dyn Store, epoch: u32, told: &mut Erased) -> Result<bool, StoreError> {
+    let report = store.close_epochs_before(epoch).wait()?;
+    told.waiting = (report.busy.len() + report.closed.len()) as u64;
+    Ok(told.waiting == 0)
 }
 
 fn sweep(
@@ -140,8 +160,28 @@ fn sweep(
     Ok(())
 }
 
+/// Whether a letter is about one of the subjects. One that is no whole decision, for which it may be a letter at all, is
+/// looked through for whom it names.
 fn is_of(letter: &StoredLetter, subjects: &BTreeSet<SubjectId>) -> bool {
-    letters::decision(letter).is_some_and(|decision| subjects.contains(&decision.request.subject_id))
+    if let Some(decision) = letters::decision(letter) {
+        return subjects.contains(&decision.request.subject_id);
+    }
+    letter.payload.bytes().is_some_and(|bytes| names(bytes, subjects))
+}
+
+/// Whether a request, or what has one in it, names one of the subjects, however little else of it is right.
+fn names(bytes: &[u8], subjects: &BTreeSet<SubjectId>) -> bool {
+    let Ok(found) = serde_json::from_slice::<Value>(bytes) else {
+        return false;
+    };
+    let places = [
+        "/subject_id",
+        "/request/subject_id",
+        "/data/subject_id",
+        "/data/request/subject_id",
+    ];
+    let mut named = places.iter().filter_map(|place| found.pointer(place)?.as_str());
+    named.any(|name| subjects.iter().any(|subject| subject.as_str() == name))
 }
 
 fn letters_of(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<Vec<u64>, StoreError> {
@@ -242,4 +282,86 @@ fn event(subjects: &BTreeSet<SubjectId>, epoch: u32, now: Timestamp) -> Result<N
         action_id: None,
         body: NewBody::Clear(body.to_string().into_bytes()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use effectd_contracts::{ActionId, Clock, ManualClock};
+
+    use super::*;
+
+    const SUBJECT: &str = "agent://planner@deviceA";
+
+    fn subjects() -> BTreeSet<SubjectId> {
+        BTreeSet::from([SubjectId::new(SUBJECT).unwrap()])
+    }
+
+    #[test]
+    fn a_request_names_its_subject_however_broken_the_rest_of_it_is() {
+        let request = json!({"subject_id": SUBJECT, "tool_id": 7});
+        for whole in [
+            request.clone(),
+            json!({"request": request}),
+            json!({"data": {"request": request, "decision": null}}),
+        ] {
+            assert!(names(whole.to_string().as_bytes(), &subjects()), "{whole}");
+        }
+        let other = json!({"data": {"request": {"subject_id": "agent://other@deviceA"}, "note": SUBJECT}});
+        for none in [other.to_string(), format!("{SUBJECT} {{"), "[]".to_owned()] {
+            assert!(!names(none.as_bytes(), &subjects()), "{none}");
+        }
+    }
+
+    #[test]
+    fn an_erasure_goes_on_only_from_where_one_can_be() {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+        let store = effectd_bus::memory::open(clock.clone()).unwrap();
+        // Nothing is ever stored there.
+        let nowhere = std::env::temp_dir().join("effectd-no-blobs");
+        let blobs = Blobs::new(nowhere, &zeroize::Zeroizing::new([7; 32]), 1 << 20);
+        let from = |begun, swept| {
+            let from = Progress { begun, swept };
+            erase(&store, &blobs, clock.now(), &subjects(), (Turn::LetGo, from))
+        };
+        let secret = NewEvent {
+            event_id: EventId::new("e").unwrap(),
+            time: clock.now(),
+            trace_id: TraceId::fresh(),
+            action_id: Some(ActionId::new("a").unwrap()),
+            body: NewBody::Sealed(b"the canary sings".to_vec()),
+        };
+        let topic = TopicName::new("t").unwrap();
+        store.publish(&topic, vec![secret]).wait().unwrap();
+        let first = from(None, None).unwrap();
+        let (begun, swept) = (first.progress.begun, first.progress.swept);
+        assert_eq!(
+            (first.done, first.waiting, swept),
+            (false, 1, None),
+            "nobody has settled it"
+        );
+        for (begun, swept) in [
+            (None, Some(u32::MAX)),
+            (begun, begun),
+            (Some(1), Some(u32::MAX)),
+            (Some(u32::MAX), None),
+        ] {
+            let refused = from(begun, swept);
+            assert!(
+                matches!(refused, Err(StoreError::Invalid(_))),
+                "{begun:?} {swept:?}: {refused:?}"
+            );
+        }
+        let group = effectd_bus::GroupName::new("g").unwrap();
+        let leased = store
+            .lease(&topic, &group, 1, std::time::Duration::from_secs(60))
+            .wait()
+            .unwrap();
+        store.ack(leased.deliveries[0].lease_id).wait().unwrap();
+        let last = from(begun, swept).unwrap();
+        assert!(last.done && last.waiting == 0, "{last:?}");
+        assert_eq!(store.read(&topic, 0, 1).unwrap().events[0].body.bytes(), None);
+    }
 }

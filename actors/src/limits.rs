@@ -42,6 +42,13 @@ pub const ERASURE_HELD_MAX: usize = 100;
 /// How often the sweeper begins to let go of what is kept no longer: each time costs some syncs, and hours do not matter.
 /// Fixed: `effectd store retain` does it at any time.
 pub const RETAIN_EVERY: Duration = Duration::from_secs(3_600);
+/// How much longer than receipts what they name is kept: it is stored before the action's receipt is, and an action may run
+/// long.
+/// Fixed: far longer than any action runs.
+pub const RETENTION_BLOBS_LONGER: Duration = Duration::from_secs(86_400);
+/// Actions under way that retention looks at in one go.
+/// Fixed: it only bounds memory.
+pub const RETENTION_INTENTS_PAGE: usize = 500;
 /// How often the sweeper looks for what has expired.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.

@@ -1,18 +1,71 @@
 //! Letting go of what is kept no longer: in the store, and with the receipts what lies beside it.
 
-use effectd_bus::{Retained, StoreError, Turn};
+use effectd_bus::{Retained, Store, StoreError, Turn};
+use effectd_contracts::Timestamp;
 
+use crate::limits::{RETENTION_BLOBS_LONGER, RETENTION_INTENTS_PAGE};
 use crate::parts::Parts;
 
 /// One turn, of bounded work. Blocks.
 pub fn turn(parts: &Parts, turn: Turn) -> Result<Retained, StoreError> {
     let told = parts.store.retain(&parts.settings.retention, turn)?;
     if let (Turn::LetGo, Some(since)) = (turn, told.since) {
-        // Blobs are touched whenever a receipt names them, so those that nobody named since then are nobody's.
-        match parts.blobs.expire(since) {
+        let before = blobs_before(&*parts.store, since)?;
+        match parts.blobs.expire(before) {
             Ok(gone) => tracing::debug!(gone, "blobs of receipts that are kept no longer"),
             Err(error) => tracing::warn!(%error, "blobs of old receipts could not be removed"),
         }
     }
     Ok(told)
+}
+
+/// The moment before which a blob was last stored that is nobody's any more. Blobs are touched when an action stores or names
+/// them, which is before its receipt is written: by as long as the action then runs.
+fn blobs_before(store: &dyn Store, since: Timestamp) -> Result<Timestamp, StoreError> {
+    let (mut oldest, mut after) = (since, None);
+    loop {
+        let page = store.open_intents(after, RETENTION_INTENTS_PAGE).wait()?;
+        oldest = page.iter().map(|open| open.since).fold(oldest, Timestamp::min);
+        match page.last() {
+            Some(last) => after = Some(last.fence),
+            None => break,
+        }
+    }
+    Ok(oldest.saturating_sub(RETENTION_BLOBS_LONGER).unwrap_or(oldest))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use effectd_bus::{Claim, memory};
+    use effectd_contracts::{ActionId, Clock, Digest, ManualClock, SpaceId};
+
+    use super::*;
+
+    #[test]
+    fn blobs_of_what_runs_long_or_is_under_way_are_kept() {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+        let store = memory::open(clock.clone()).unwrap();
+        let day = RETENTION_BLOBS_LONGER;
+        clock.advance(Duration::from_secs(86_400 * 300));
+        let since = clock.now();
+        assert_eq!(blobs_before(&store, since).unwrap(), since - day);
+        let claim = |name: &str| Claim {
+            action_id: ActionId::new(name).unwrap(),
+            action_digest: Digest::of(name.as_bytes()),
+            space: SpaceId::new("shared:test").unwrap(),
+            key: None,
+            params_digest: Digest::of(b"p"),
+            intent: Vec::new(),
+            resources: Vec::new(),
+        };
+        store.claim(claim("young")).wait().unwrap();
+        assert_eq!(blobs_before(&store, since).unwrap(), since - day);
+        // Receipts that were written since then do not matter to what is under way from before.
+        let later = since + day * 100;
+        assert_eq!(blobs_before(&store, later).unwrap(), since - day);
+    }
 }

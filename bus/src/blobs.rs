@@ -10,7 +10,7 @@ mod stream;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
-use sealed::{HEAD_BYTES, seal_whole, sealed_bytes};
+use sealed::{HEAD_BYTES, MARK, seal_whole, sealed_bytes};
 pub use stream::{BlobReader, BlobWriter};
 
 const DRAFT: &str = "draft-";
@@ -184,8 +184,9 @@ impl Blobs {
                 return Err(BlobError::Full);
             };
             let oldest = oldest.clone();
-            destroy(&folder.join(&oldest))?;
+            // Not known before its head goes: if that fails in the middle, nobody takes it for a blob.
             known.remove(&oldest);
+            destroy(&folder.join(&oldest))?;
         }
         Ok(())
     }
@@ -234,8 +235,8 @@ impl Blobs {
         let folder = self.folder(shelf, space);
         let known = self.shelf(&folder)?;
         let mut known = lock(&known);
-        destroy(&folder.join(name))?;
         known.remove(name);
+        destroy(&folder.join(name))?;
         Ok(())
     }
 
@@ -258,8 +259,8 @@ impl Blobs {
             let path = folder.join(&name);
             let is_old = fs::metadata(&path).is_ok_and(|meta| meta.mtime() < before.as_second());
             if is_old {
-                destroy(&path)?;
                 known.remove(&name);
+                destroy(&path)?;
                 gone += 1;
             }
         }
@@ -317,6 +318,10 @@ impl Blobs {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with(DRAFT) {
+                fs::remove_file(entry.path())?;
+                continue;
+            }
+            if is_destroyed(&entry.path())? {
                 fs::remove_file(entry.path())?;
                 continue;
             }
@@ -403,6 +408,15 @@ fn destroy(path: &Path) -> Result<(), BlobError> {
         Err(error) if !gone(&error) => Err(error.into()),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Whether a file's head was overwritten, and whoever did it ended before the name was gone.
+fn is_destroyed(path: &Path) -> io::Result<bool> {
+    let mut begins = Vec::new();
+    File::open(path)?
+        .take(MARK.len() as u64)
+        .read_to_end(&mut begins)?;
+    Ok(begins.iter().all(|byte| *byte == 0))
 }
 
 #[cfg(test)]

@@ -220,7 +220,8 @@ pub trait Store: Send + Sync {
     /// Begins a new sealing epoch now, and answers its number: whatever was sealed before this is under an earlier one.
     fn begin_epoch(&self) -> Wait<u32>;
 
-    /// [`Store::close_epochs`] for the epochs before one that was begun by hand.
+    /// [`Store::close_epochs`] for the epochs before one that was begun by hand; one that has not begun is refused. A key
+    /// that could not be destroyed is told as closed by every call until it is.
     fn close_epochs_before(&self, epoch: u32) -> Wait<EpochReport>;
 
     /// One turn of letting go of what is kept no longer; its work is bounded, and [`Retained::more`] says whether to ask

@@ -218,13 +218,15 @@ impl Vault {
             .map_err(|_| damaged())
     }
 
-    /// Destroys an epoch's key, in memory and on disk. Doing it again is a no-op.
+    /// Destroys an epoch's key, on disk and then in memory: as long as it is on disk the epoch counts among those that have
+    /// a key, so that somebody tries again. Doing it again is a no-op.
     pub fn destroy(&self, epoch: u32) -> Result<(), StoreError> {
+        self.keyring.destroy(epoch)?;
         self.ciphers
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&epoch);
-        self.keyring.destroy(epoch)
+        Ok(())
     }
 }
 
@@ -363,6 +365,24 @@ mod tests {
                 .unwrap()
                 .is_some()
         );
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_destroyed_yet_is_not_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+        vault.seal(hour(1), Kind::Entry, "k", b"v").unwrap();
+        vault.seal(hour(2), Kind::Entry, "k", b"v").unwrap();
+        // A directory in the file's place can neither be overwritten nor removed as a file.
+        let (file, aside) = (dir.path().join("epochs/1.key"), dir.path().join("aside"));
+        std::fs::rename(&file, &aside).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        vault.destroy(1).unwrap_err();
+        assert_eq!(vault.epochs(), [1, 2], "somebody has to try again");
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::rename(&aside, &file).unwrap();
+        vault.destroy(1).unwrap();
+        assert_eq!((vault.epochs(), file.exists()), (vec![2], false));
     }
 
     #[test]

@@ -372,3 +372,44 @@ fn a_sweep_removes_drafts_of_every_space() {
     assert!(files(folder.path()).is_empty());
     drop(writer);
 }
+
+#[test]
+fn a_destruction_that_was_cut_off_is_ended_at_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (space, id, other) = (space("shared:h"), name(CONTENT), name(b"other"));
+    let first = blobs(folder.path(), 1 << 20);
+    first.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    first.put(Shelf::Preimages, &space, &other, b"other").unwrap();
+    // As if the process had died after the head was overwritten.
+    let path = files(folder.path())
+        .into_iter()
+        .find(|path| path.ends_with(&id))
+        .unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[..HEAD_BYTES].fill(0);
+    fs::write(&path, &bytes).unwrap();
+    let again = blobs(folder.path(), 1 << 20);
+    again.sweep().unwrap();
+    assert!(!path.exists() && !again.has(Shelf::Preimages, &space, &id));
+    assert!(!again.renew(Shelf::Preimages, &space, &id).unwrap());
+    assert_eq!(again.bytes(Shelf::Preimages, &space).unwrap(), sealed_bytes(5));
+    again.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    assert_eq!(again.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+    assert_eq!(again.get(Shelf::Preimages, &space, &other).unwrap(), b"other");
+}
+
+#[test]
+fn what_cannot_be_destroyed_is_no_longer_taken_for_a_blob() {
+    let folder = tempfile::tempdir().unwrap();
+    let (space, id) = (space("shared:h"), name(CONTENT));
+    let blobs = blobs(folder.path(), 1 << 20);
+    blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    let path = files(folder.path()).remove(0);
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    blobs.remove(Shelf::Preimages, &space, &id).unwrap_err();
+    fs::remove_dir(&path).unwrap();
+    assert_eq!(blobs.bytes(Shelf::Preimages, &space).unwrap(), 0);
+    blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+}

@@ -13,9 +13,15 @@ use crate::types::events::Body;
 use crate::vault::{EpochReport, Kind};
 
 impl Desk<'_> {
+    /// Closes epochs once the current one has a key: it has one before older ones lose theirs.
+    pub(crate) fn close_epochs_of_now(&mut self, before: u32) -> Result<EpochReport, StoreError> {
+        self.shared.vault.seal(self.now(), Kind::Entry, "", b"")?;
+        self.close_epochs(before)
+    }
+
     /// Writes that the epochs before `before` are closed, save those that still have actions under way. What is still
     /// alive in them is sealed again in the same block. The keys themselves are destroyed when the block is durable.
-    pub(crate) fn close_epochs(&mut self, before: u32) -> Result<EpochReport, StoreError> {
+    fn close_epochs(&mut self, before: u32) -> Result<EpochReport, StoreError> {
         let open = self.shared.vault.epochs();
         // The newest epoch seals what comes now, so it is never closed.
         let newest = open.last().copied().unwrap_or(0);
