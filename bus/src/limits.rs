@@ -47,6 +47,10 @@ pub const RETAIN_BATCH: usize = 256;
 pub const RETAIN_FLUSH_MAX: Duration = Duration::from_secs(60);
 /// Days that receipts and events are kept, unless configured otherwise.
 pub const RECEIPT_DAYS: u32 = 180;
+/// The least bytes of receipts that can be asked to be kept: a receipt answers who asks again, so it must not go moments
+/// after it was written.
+/// Fixed: the bound of the setting itself.
+pub const RECEIPT_BYTES_MIN: u64 = 16_777_216;
 /// Days that dead letters are kept, unless configured otherwise: always longer than receipts.
 pub const LETTER_DAYS: u32 = 730;
 /// Closed epochs that are remembered one by one before they are summed up.

@@ -253,7 +253,7 @@ const TABLE: &[Key] = &[
     key!("store.retention.executed_bytes_max" = 0_u64, Kind::Number { min: 0, max: u64::MAX }, Restart, "how many bytes of ACTION_EXECUTED, and of every other topic, are kept; 0 is any number"),
     key!("store.retention.executed_days" = store::RECEIPT_DAYS, DAYS, Restart, "how long events of ACTION_EXECUTED, and of every other topic, are kept; 0 is for ever"),
     key!("store.retention.letter_days" = store::LETTER_DAYS, DAYS, Restart, "how long dead letters are kept, always longer than receipts; 0 is for ever"),
-    key!("store.retention.receipt_bytes_max" = 0_u64, Kind::Number { min: 0, max: u64::MAX }, Restart, "how many bytes of receipts are kept, the oldest go first; 0 is any number"),
+    key!("store.retention.receipt_bytes_max" = 0_u64, Kind::Number { min: 0, max: u64::MAX }, Restart, "how many bytes of receipts are kept, the oldest go first; 0 is any number, and less than 16777216 is refused: a receipt answers who asks again"),
     key!("store.retention.receipt_days" = store::RECEIPT_DAYS, DAYS, Restart, "how long receipts are kept, and with them their keys and what they replaced; 0 is for ever"),
     key!("store.segment_bytes" = store::SEGMENT_BYTES, Kind::Number { min: 1_048_576, max: 1_073_741_824 }, Restart, "size at which a file of the journal is full"),
 ];

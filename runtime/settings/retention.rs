@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use effectd_bus::limits::RECEIPT_BYTES_MIN;
 use effectd_bus::{Keep, Retention, TopicKeep};
 use effectd_contracts::Topic;
 
 use super::{Settings, SettingsError};
 
 const RECEIPTS: &str = "store.retention.receipt_days";
+const RECEIPT_BYTES: &str = "store.retention.receipt_bytes_max";
 const LETTERS: &str = "store.retention.letter_days";
 
 impl Settings {
@@ -24,7 +26,7 @@ impl Settings {
             unsettled: true,
         };
         Retention {
-            receipts: keep(RECEIPTS, "store.retention.receipt_bytes_max"),
+            receipts: keep(RECEIPTS, RECEIPT_BYTES),
             letters: self.days(LETTERS),
             topics: BTreeMap::from([(Topic::ActionDecision.into(), decisions)]),
             others: TopicKeep {
@@ -42,8 +44,26 @@ impl Settings {
         if days == 0 { None } else { Keep::days(days).age }
     }
 
+    /// A receipt answers who asks again, and must not go moments after it was written.
+    fn check_receipt_bytes(&self) -> Result<(), SettingsError> {
+        let bytes = self.number(RECEIPT_BYTES);
+        if bytes == 0 || bytes >= RECEIPT_BYTES_MIN {
+            return Ok(());
+        }
+        let Some((value, origin)) = self.values.get(RECEIPT_BYTES).cloned() else {
+            return Ok(());
+        };
+        Err(SettingsError::Value {
+            origin,
+            key: RECEIPT_BYTES,
+            value,
+            expected: format!("0 (any number) or at least {RECEIPT_BYTES_MIN}"),
+        })
+    }
+
     /// A dead letter is what is left of a failure when its receipt is gone, so it must be kept longer.
     pub(super) fn check_retention(&self) -> Result<(), SettingsError> {
+        self.check_receipt_bytes()?;
         let for_ever = |days: u64| if days == 0 { u64::MAX } else { days };
         let (receipts, letters) = (for_ever(self.number(RECEIPTS)), for_ever(self.number(LETTERS)));
         if letters > receipts || letters == u64::MAX {
@@ -75,6 +95,20 @@ mod tests {
     #[test]
     fn the_default_is_what_the_store_says() {
         assert_eq!(load(&[]).unwrap().retention(), Retention::default());
+    }
+
+    #[test]
+    fn so_few_bytes_of_receipts_that_none_would_stay_are_refused() {
+        let flag = |bytes: u64| format!("store.retention.receipt_bytes_max={bytes}");
+        for bytes in [1, RECEIPT_BYTES_MIN - 1] {
+            let told = load(&[&flag(bytes)]).unwrap_err().to_string();
+            assert!(told.contains("at least 16777216"), "{told}");
+        }
+        let kept = |bytes| load(&[&flag(bytes)]).unwrap().retention().receipts.bytes;
+        assert_eq!(
+            (kept(0), kept(RECEIPT_BYTES_MIN)),
+            (None, Some(RECEIPT_BYTES_MIN))
+        );
     }
 
     #[test]

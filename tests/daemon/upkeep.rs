@@ -1,15 +1,19 @@
 //! Dead letters and the store are looked after while the daemon runs, by operators only.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use effectd::{Answer, Config, Runtime};
 use effectd_bus::embedded::{self, EmbeddedConfig};
 use effectd_bus::{Completion, NewLetter, NewReceipt, Store, TopicName, Try};
 use effectd_contracts::{
-    ActionId, Digest, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, Topic,
+    ActionId, Digest, ManualClock, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId,
+    Topic,
 };
 use serde_json::{Value, json};
 
 use crate::harness::{Place, Ran, Serving, write_note};
+use crate::shared::program;
 
 /// Leaves a dead letter in a store that nobody has open: a copy of the first decision, about another action.
 fn leave_letter(place: &Place, action: &str) {
@@ -115,19 +119,37 @@ fn dead_letters_are_looked_after_while_the_daemon_runs() {
     assert_eq!(daemon.stop(), 0);
 }
 
+/// Writes notes as if it were longer ago than anything is kept.
+fn write_long_ago(place: &Place, notes: usize) {
+    let then = Timestamp::now()
+        .checked_sub(Duration::from_secs(200 * 86_400))
+        .unwrap();
+    let mut config = Config::embedded(place.state()).unwrap();
+    config.zygote_exe = program().into();
+    config.clock = Arc::new(ManualClock::at(then));
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    threads.block_on(async {
+        let runtime = Runtime::start(config).await.unwrap();
+        for n in 0..notes {
+            let name = format!("a-{n}");
+            let request = serde_json::from_value(write_note(&name, &name, "x")).unwrap();
+            let Answer::Done(done) = runtime.exec(request).await else {
+                panic!("{name} is not done")
+            };
+            assert_eq!(done.receipt.status, Status::Ok);
+        }
+        assert!(runtime.stop().await);
+    });
+}
+
 #[test]
 fn the_store_is_counted_exported_and_shortened_while_the_daemon_runs() {
     let place = Place::seeded();
-    // A byte is kept of everything that has ended.
-    let little =
-        ["receipt", "decision", "executed"].map(|what| format!("store.retention.{what}_bytes_max=1"));
-    let flags: Vec<&str> = little.iter().flat_map(|set| ["--set", set.as_str()]).collect();
-    let daemon = place.serve(&flags);
-    for n in 0..5 {
-        let name = format!("a-{n}");
-        let done = daemon.post("/v1/actions?wait=true", &write_note(&name, &name, "x"));
-        assert_eq!(done.status, 200);
-    }
+    write_long_ago(&place, 5);
+    let daemon = place.serve(&[]);
     let stats = through(&place, &["store", "stats", "-o", "json"]).json(0);
     assert_eq!(stats["events"]["ACTION_EXECUTED"], 5, "{stats}");
     assert!(stats["journal_bytes"].as_u64() > Some(0), "{stats}");
