@@ -1,5 +1,6 @@
 //! What these tests add to a place: a runtime inside the test's own process, and a look at every byte of the state.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use effectd::contracts::ActionRequest;
@@ -40,20 +41,34 @@ impl Running for Place {
     }
 
     fn state_bytes(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let mut files = Vec::new();
-        let mut folders = vec![self.state()];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else if path.is_file() {
-                    files.push((path.clone(), std::fs::read(&path).unwrap()));
-                }
+        // A store at work renames files: when one goes between being listed and being read, all are listed again.
+        for _ in 0..1_000 {
+            match bytes_below(self.state()) {
+                Ok(files) => return files,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => panic!("the state cannot be read: {error}"),
             }
         }
-        files
+        panic!("files of the state come and go, and never stay");
     }
+}
+
+fn bytes_below(folder: PathBuf) -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            let kind = std::fs::metadata(&path)?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() {
+                let bytes = std::fs::read(&path)?;
+                files.push((path, bytes));
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// A request that the demo policy permits, with a trace of its own.

@@ -1,5 +1,6 @@
 //! No sensitive field is ever on disk in clear, and a closed epoch cannot be read by anyone.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,22 +40,38 @@ fn files(of: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Which files hold the text, as it is, in UTF-16, in hex or in base64.
+/// Every file with what is in it. An open store gives files their names while it runs: when one is gone between being
+/// listed and being read, everything is listed again, so that what it became is read under its new name.
+fn contents(state: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    for _ in 0..1_000 {
+        let mut all = Vec::new();
+        files(state, &mut all);
+        let read = all
+            .into_iter()
+            .map(|path| std::fs::read(&path).map(|bytes| (path, bytes)));
+        match read.collect() {
+            Ok(contents) => return contents,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => panic!("cannot be read: {error}"),
+        }
+    }
+    panic!("files come and go in {}, and never stay", state.display());
+}
+
+/// Which files hold the text, as it is, in UTF-16 or in hex.
 fn found(state: &Path, text: &str) -> Vec<PathBuf> {
     let utf16: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let hex = effectd_contracts::digest::hex(text.as_bytes()).into_bytes();
     let needles = [text.as_bytes().to_vec(), utf16, hex];
-    let mut all = Vec::new();
-    files(state, &mut all);
-    all.retain(|path| {
-        let bytes = std::fs::read(path).unwrap();
+    let mut all = contents(state);
+    all.retain(|(_, bytes)| {
         needles.iter().any(|needle| {
             bytes
                 .windows(needle.len())
                 .any(|window| window == needle.as_slice())
         })
     });
-    all
+    all.into_iter().map(|(path, _)| path).collect()
 }
 
 fn scan(state: &Path, when: &str) {
