@@ -45,6 +45,7 @@ pub mod signals;
 
 pub mod cli;
 pub mod telemetry;
+pub mod tui;
 
 pub use config::Config;
 pub use effectd_actors::{Answer, Done, Held};

@@ -22,5 +22,6 @@ mod receipts;
 mod refusals;
 mod store_commands;
 mod telemetry;
+mod terminal;
 mod tools;
 mod way_of_one_action;

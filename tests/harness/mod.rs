@@ -1,5 +1,13 @@
 //! What all tests of the whole program share: a place of one's own, the program to run in it, and what that left behind.
-#![allow(dead_code, reason = "each of the test programs uses some of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each of the test programs uses some of it"
+)]
+
+mod terminal;
+
+pub use terminal::Terminal;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

@@ -1,0 +1,190 @@
+//! What happens to a view: somebody presses a key, the window changes, time passes, it is time to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::error::Error;
+
+/// So many keys may be pressed before the view has looked at the first; after that the terminal keeps them.
+const WAITING_MAX: usize = 64;
+/// How soon the thread that listens notices that nobody wants to know any more.
+const NOTICE: Duration = Duration::from_millis(50);
+
+/// Something happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody pressed a key.
+    Key(KeyEvent),
+    /// The window has another size; what is drawn next fills it.
+    Resized,
+    /// Time has passed: what is shown may be old.
+    Tick,
+    /// It is time to stop: Ctrl-C, a signal, or there is no terminal any more.
+    Stop,
+}
+
+/// Where events come from.
+#[derive(Debug)]
+pub struct Events {
+    happened: mpsc::Receiver<Event>,
+    ticks: Option<Interval>,
+    signals: Vec<Signal>,
+    over: Arc<AtomicBool>,
+}
+
+impl Events {
+    /// From the terminal, from signals, and a tick as often as this. To be made after [`super::Screen`] was taken.
+    pub fn of_terminal(every: Duration) -> Result<Self, Error> {
+        let no_signal = |error| Error::Internal(format!("no signal can be listened for: {error}"));
+        let kinds = [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+            SignalKind::quit(),
+        ];
+        let signals = kinds
+            .into_iter()
+            .map(signal)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(no_signal)?;
+        let (tell, happened) = mpsc::channel(WAITING_MAX);
+        let over = Arc::new(AtomicBool::new(false));
+        let until = over.clone();
+        let listening = std::thread::Builder::new()
+            .name("terminal".to_owned())
+            .spawn(move || listen(&tell, &until));
+        listening.map_err(|error| Error::Internal(format!("no thread can be started: {error}")))?;
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            happened,
+            ticks: Some(ticks),
+            signals,
+            over,
+        })
+    }
+
+    /// From somebody who makes them up; when that one is gone, it is time to stop.
+    pub fn from(happened: mpsc::Receiver<Event>) -> Self {
+        Self {
+            happened,
+            ticks: None,
+            signals: Vec::new(),
+            over: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
+    /// What happens next. Stopping comes before all else.
+    pub async fn next(&mut self) -> Event {
+        let Self {
+            happened,
+            ticks,
+            signals,
+            over: _,
+        } = self;
+        let tick = async {
+            match ticks {
+                Some(ticks) => drop(ticks.tick().await),
+                None => std::future::pending().await,
+            }
+        };
+        let signal = std::future::poll_fn(|context| {
+            let told = signals
+                .iter_mut()
+                .any(|signal| signal.poll_recv(context).is_ready());
+            if told {
+                std::task::Poll::Ready(())
+            } else {
+                std::task::Poll::Pending
+            }
+        });
+        tokio::select! {
+            biased;
+            () = signal => Event::Stop,
+            event = happened.recv() => event.unwrap_or(Event::Stop),
+            () = tick => Event::Tick,
+        }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+    }
+}
+
+/// Reads the terminal until nobody wants to know any more, or there is nothing to read from.
+fn listen(tell: &mpsc::Sender<Event>, over: &AtomicBool) {
+    while !over.load(Ordering::Acquire) {
+        let read = match event::poll(NOTICE) {
+            Ok(false) => continue,
+            Ok(true) => event::read(),
+            Err(error) => Err(error),
+        };
+        let Ok(read) = read else { return };
+        if let Some(event) = meaning(read)
+            && tell.blocking_send(event).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// What something that the terminal says means to a view.
+fn meaning(read: event::Event) -> Option<Event> {
+    match read {
+        event::Event::Key(key) if key.kind == KeyEventKind::Release => None,
+        event::Event::Key(key)
+            if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) =>
+        {
+            Some(Event::Stop)
+        }
+        event::Event::Key(key) => Some(Event::Key(key)),
+        event::Event::Resize(..) => Some(Event::Resized),
+        event::Event::FocusGained
+        | event::Event::FocusLost
+        | event::Event::Mouse(_)
+        | event::Event::Paste(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn key(code: char, modifiers: KeyModifiers) -> event::Event {
+        event::Event::Key(KeyEvent::new(KeyCode::Char(code), modifiers))
+    }
+
+    #[test]
+    fn control_c_stops_and_c_is_a_letter() {
+        assert_eq!(meaning(key('c', KeyModifiers::CONTROL)), Some(Event::Stop));
+        assert!(matches!(
+            meaning(key('c', KeyModifiers::NONE)),
+            Some(Event::Key(_))
+        ));
+        assert_eq!(meaning(event::Event::Paste("approve".to_owned())), None);
+        assert_eq!(meaning(event::Event::Resize(1, 1)), Some(Event::Resized));
+    }
+
+    #[tokio::test]
+    async fn events_come_in_order_and_the_end_of_them_is_a_stop() {
+        let (tell, happened) = mpsc::channel(2);
+        let mut events = Events::from(happened);
+        tell.send(Event::Tick).await.unwrap();
+        tell.send(Event::Resized).await.unwrap();
+        drop(tell);
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            told.push(events.next().await);
+        }
+        assert_eq!(told, [Event::Tick, Event::Resized, Event::Stop]);
+    }
+}

@@ -1,0 +1,189 @@
+//! Text from elsewhere, made safe to show: nothing in it commands the terminal, hides, or turns the line round.
+
+use unicode_width::UnicodeWidthChar;
+
+/// So many marks may stand on one letter, as some scripts need; more of them climb over the lines around.
+const MARKS_MAX: usize = 2;
+/// How far a tab goes.
+const TAB: usize = 4;
+
+/// One line of text as it can be shown, in at most so many columns; what is cut off is told by `…`.
+///
+/// What a terminal would obey is shown as a picture of it (`␛`), what it would hide or what turns the direction of writing
+/// as its number (`‹U+202E›`), and so is the end of a line. Whatever is put in, no column is taken that is not counted.
+pub fn shown(text: &str, columns_max: usize) -> String {
+    let mut out = String::new();
+    let (mut columns, mut marks) = (0_usize, MARKS_MAX);
+    // Where to cut if there is no room for all: the last place that leaves a column for the sign of it.
+    let mut cut = 0;
+    for c in text.chars() {
+        let piece = Piece::of(c, &mut marks);
+        if columns + piece.columns > columns_max {
+            out.truncate(cut);
+            if columns_max > 0 {
+                out.push('…');
+            }
+            return out;
+        }
+        columns += piece.columns;
+        out.push_str(&piece.text);
+        if columns < columns_max {
+            cut = out.len();
+        }
+    }
+    out
+}
+
+/// The lines of a text, each as [`shown`], at most so many; the last says how many more there are.
+pub fn shown_lines(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
+    let all = text.lines().count();
+    let mut lines: Vec<String> = text
+        .lines()
+        .take(lines_max)
+        .map(|line| shown(line, columns_max))
+        .collect();
+    if all > lines_max && lines.pop().is_some() {
+        lines.push(shown(
+            &format!("… {} more lines", all - lines_max + 1),
+            columns_max,
+        ));
+    }
+    lines
+}
+
+/// What one character becomes.
+struct Piece {
+    text: String,
+    columns: usize,
+}
+
+impl Piece {
+    fn of(c: char, marks: &mut usize) -> Self {
+        let plain = |text: String| {
+            let columns = text.chars().filter_map(UnicodeWidthChar::width).sum();
+            Self { text, columns }
+        };
+        if c == '\t' {
+            *marks = MARKS_MAX;
+            return plain(" ".repeat(TAB));
+        }
+        if let Some(picture) = picture(c) {
+            *marks = MARKS_MAX;
+            return plain(picture.to_string());
+        }
+        if hides(c) {
+            *marks = MARKS_MAX;
+            return plain(number(c));
+        }
+        match c.width() {
+            None => plain(number(c)),
+            // A mark stands on the letter before it: none at the beginning, and not more than a script needs.
+            Some(0) if *marks == MARKS_MAX => plain(number(c)),
+            Some(0) => {
+                *marks += 1;
+                plain(c.to_string())
+            }
+            Some(_) => {
+                *marks = 0;
+                plain(c.to_string())
+            }
+        }
+    }
+}
+
+/// The picture of a control character of ASCII.
+fn picture(c: char) -> Option<char> {
+    match c as u32 {
+        code @ 0..=0x1f => char::from_u32(0x2400 + code),
+        0x7f => Some('␡'),
+        _ => None,
+    }
+}
+
+fn number(c: char) -> String {
+    format!("‹U+{:04X}›", c as u32)
+}
+
+/// What is not seen, or changes what others look like: controls of the second kind, marks of direction, joiners, spaces
+/// without width, selectors of variants, tags, fillers, ends of lines and paragraphs.
+fn hides(c: char) -> bool {
+    matches!(c as u32,
+        0x80..=0x9f | 0xad | 0x34f | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891 | 0x8e2
+        | 0x115f..=0x1160 | 0x17b4..=0x17b5 | 0x180b..=0x180f | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f
+        | 0x3164 | 0xfe00..=0xfe0f | 0xfeff | 0xffa0 | 0xfff0..=0xfffb | 0x110bd | 0x110cd | 0x13430..=0x1343f
+        | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0000..=0xe0fff)
+}
+
+#[cfg(test)]
+mod tests {
+    use unicode_width::UnicodeWidthStr;
+
+    use super::*;
+
+    #[test]
+    fn ordinary_text_stays_as_it_is() {
+        for text in ["", "plain", "Grüße, 世界", "é", "a b", "e\u{301}", "‹x›"] {
+            assert_eq!(shown(text, 80), text);
+        }
+    }
+
+    #[test]
+    fn what_commands_hides_or_turns_is_seen() {
+        for (text, safe) in [
+            ("\x1b[2J", "␛[2J"),
+            ("\x1b]0;title\x07", "␛]0;title␇"),
+            ("\x1b]52;c;aGk=\x1b\\", "␛]52;c;aGk=␛\\"),
+            ("a\rb\nc\0", "a␍b␊c␀"),
+            ("\u{7f}\u{9b}31m", "␡‹U+009B›31m"),
+            ("a\tb", "a    b"),
+            ("ev\u{200b}il", "ev‹U+200B›il"),
+            ("\u{202e}txt.exe", "‹U+202E›txt.exe"),
+            ("\u{2066}x\u{2069}", "‹U+2066›x‹U+2069›"),
+            ("\u{feff}", "‹U+FEFF›"),
+            ("\u{e0041}", "‹U+E0041›"),
+            ("a\u{2028}b", "a‹U+2028›b"),
+            ("\u{301}x", "‹U+0301›x"),
+            ("x\u{301}\u{302}\u{303}", "x\u{301}\u{302}‹U+0303›"),
+        ] {
+            assert_eq!(shown(text, 80), safe, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn no_character_of_any_kind_passes_as_a_command() {
+        for c in (0..=0x10_ffff_u32).filter_map(char::from_u32) {
+            let text = shown(&format!("a{c}b"), 80);
+            assert!(!text.chars().any(char::is_control), "{c:?}");
+            assert!(!text.chars().any(hides), "{c:?}");
+            assert!(text.starts_with('a') && text.ends_with('b'), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_keeps_to_its_columns() {
+        for (text, columns, safe) in [
+            ("abcdef", 6, "abcdef"),
+            ("abcdefg", 6, "abcde…"),
+            ("abcdefg", 1, "…"),
+            ("abcdefg", 0, ""),
+            ("世界世界", 5, "世界…"),
+            ("世界世界", 4, "世…"),
+            ("ab\u{202e}", 5, "ab…"),
+        ] {
+            assert_eq!(shown(text, columns), safe, "{text:?} in {columns}");
+            assert!(shown(text, columns).width() <= columns);
+        }
+        let very_long = "\x1b\u{202e}世x".repeat(100_000);
+        for columns in 0..40 {
+            assert!(shown(&very_long, columns).width() <= columns);
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_and_cut() {
+        assert_eq!(shown_lines("a\nb\n", 9, 2), ["a", "b"]);
+        assert_eq!(shown_lines("a\nb\nc", 20, 2), ["a", "… 2 more lines"]);
+        assert!(shown_lines("a\nb", 9, 0).is_empty());
+        assert!(shown_lines("", 9, 5).is_empty());
+    }
+}

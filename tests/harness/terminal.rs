@@ -1,0 +1,166 @@
+//! A real terminal: a program runs in a detached tmux of a fixed size, is sent keys, and what it shows is read.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Place, program, until};
+
+/// Nothing of the user's: no status line, and what has ended stays on the screen.
+const SETTINGS: &str = "set -g status off\nset -g remain-on-exit on\nset -g remain-on-exit-format ''\n\
+    set -g default-terminal screen-256color\nset -g escape-time 0\n";
+
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+
+/// A program at a terminal. It ends with this.
+pub struct Terminal {
+    socket: PathBuf,
+    settings: PathBuf,
+    columns: u16,
+    rows: u16,
+}
+
+impl Terminal {
+    /// effectd with these arguments, in a window of so many columns and rows.
+    pub fn effectd(place: &Place, arguments: &[&str], columns: u16, rows: u16) -> Self {
+        let command: Vec<&str> = std::iter::once(program())
+            .chain(arguments.iter().copied())
+            .collect();
+        Self::start(place, &command, columns, rows)
+    }
+
+    /// Any program.
+    pub fn start(place: &Place, command: &[&str], columns: u16, rows: u16) -> Self {
+        let settings = place.path("tmux.conf");
+        std::fs::write(&settings, SETTINGS).unwrap();
+        // A server of its own: the one before may just be ending.
+        let nth = STARTED.fetch_add(1, Ordering::Relaxed);
+        let terminal = Self {
+            socket: place.path(&format!("tmux.{nth}.sock")),
+            settings,
+            columns,
+            rows,
+        };
+        terminal.run(&place.path("."), command);
+        terminal
+    }
+
+    fn run(&self, folder: &Path, command: &[&str]) {
+        let (columns, rows) = (self.columns.to_string(), self.rows.to_string());
+        let mut tmux = self.tmux();
+        tmux.args(["new-session", "-d", "-x", &columns, "-y", &rows, "-c"])
+            .arg(folder)
+            .args([
+                "--",
+                "env",
+                "-i",
+                "PATH=/usr/bin:/bin",
+                "TERM=screen-256color",
+                "LANG=C.UTF-8",
+            ])
+            .args(command);
+        told(tmux);
+    }
+
+    fn tmux(&self) -> Command {
+        let mut tmux = Command::new("tmux");
+        tmux.env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("LANG", "C.UTF-8")
+            .arg("-u")
+            .arg("-S")
+            .arg(&self.socket)
+            .arg("-f")
+            .arg(&self.settings);
+        tmux
+    }
+
+    /// Presses keys, by tmux's names: `Enter`, `Escape`, `C-c`, `Down`, `a`.
+    pub fn press(&self, keys: &[&str]) {
+        let mut tmux = self.tmux();
+        tmux.arg("send-keys").args(keys);
+        told(tmux);
+    }
+
+    /// Types a text as it is.
+    pub fn write(&self, text: &str) {
+        let mut tmux = self.tmux();
+        tmux.args(["send-keys", "-l", text]);
+        told(tmux);
+    }
+
+    /// Gives the window another size.
+    pub fn resize(&self, columns: u16, rows: u16) {
+        let mut tmux = self.tmux();
+        tmux.args([
+            "resize-window",
+            "-x",
+            &columns.to_string(),
+            "-y",
+            &rows.to_string(),
+        ]);
+        told(tmux);
+    }
+
+    /// What is on the screen, without what was chosen of colours.
+    pub fn screen(&self) -> String {
+        let mut tmux = self.tmux();
+        tmux.args(["capture-pane", "-p"]);
+        told(tmux)
+    }
+
+    /// What tmux knows about the terminal, by its own names: `#{alternate_on}`.
+    pub fn knows(&self, what: &str) -> String {
+        let mut tmux = self.tmux();
+        tmux.args(["display-message", "-p", what]);
+        told(tmux).trim_end().to_owned()
+    }
+
+    /// Waits until a text is on the screen, and says all that is.
+    #[track_caller]
+    pub fn wait_for(&self, text: &str) -> String {
+        self.wait(&format!("{text:?} on the screen"), |screen| screen.contains(text))
+    }
+
+    /// Waits until what is on the screen is as it should be, and says all that is.
+    #[track_caller]
+    pub fn wait(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
+        let mut last = String::new();
+        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            until(what, || {
+                last = self.screen();
+                holds(&last)
+            });
+        }));
+        assert!(
+            waited.is_ok(),
+            "{what} did not come about; the screen is:\n{last}"
+        );
+        last
+    }
+
+    /// Waits until the program has ended, and says with which code.
+    #[track_caller]
+    pub fn ended(&self) -> String {
+        self.wait("the end of the program", |_| self.knows("#{pane_dead}") == "1");
+        self.knows("#{pane_dead_status}")
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.tmux().arg("kill-server").output();
+    }
+}
+
+#[track_caller]
+fn told(mut tmux: Command) -> String {
+    let ran = tmux.output().expect("tmux is installed");
+    assert!(
+        ran.status.success(),
+        "{tmux:?}: {}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    String::from_utf8(ran.stdout).unwrap()
+}
