@@ -55,32 +55,49 @@ impl Filter {
         &self.bits
     }
 
-    fn block(&self, hash: u64) -> usize {
+    /// Where the block of a key is.
+    fn block(&self, probe: &Probe) -> usize {
         let blocks = (self.bits.len() / BLOCK_BYTES) as u64;
-        (((hash >> 32) * blocks) >> 32) as usize * BLOCK_BYTES
+        ((probe.high * blocks) >> 32) as usize * BLOCK_BYTES
     }
 
-    pub(crate) fn insert(&mut self, hash: u64) {
-        let block = self.block(hash);
-        for (word, bit) in bits(hash) {
-            self.bits[block + word * 4 + bit / 8] |= 1 << (bit % 8);
+    pub(crate) fn insert(&mut self, probe: &Probe) {
+        let block = self.block(probe);
+        let (words, _) = self.bits[block..block + BLOCK_BYTES].as_chunks_mut();
+        for (word, mask) in words.iter_mut().zip(probe.masks) {
+            *word = (u32::from_le_bytes(*word) | mask).to_le_bytes();
         }
     }
 
     /// `false` is certain.
-    pub(crate) fn may_have(&self, hash: u64) -> bool {
-        let block = self.block(hash);
-        bits(hash).all(|(word, bit)| self.bits[block + word * 4 + bit / 8] & (1 << (bit % 8)) != 0)
+    pub(crate) fn may_have(&self, probe: &Probe) -> bool {
+        let block = self.block(probe);
+        let (words, _) = self.bits[block..block + BLOCK_BYTES].as_chunks();
+        // All words are looked at, whatever the first ones say: a branch on each would be guessed wrong about once a
+        // question, and the processor could not fetch the next filter's block from memory meanwhile.
+        let asked = words.iter().zip(probe.masks);
+        asked.fold(0, |missing, (word, mask)| {
+            missing | (!u32::from_le_bytes(*word) & mask)
+        }) == 0
     }
 }
 
-/// The bit of each word of a block.
-fn bits(hash: u64) -> impl Iterator<Item = (usize, usize)> {
-    let low = hash as u32;
-    SALTS
-        .iter()
-        .enumerate()
-        .map(move |(word, salt)| (word, (low.wrapping_mul(*salt) >> 27) as usize))
+/// What is asked of a filter about one key; the same for the filter of every run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Probe {
+    high: u64,
+    /// The one bit of each word of the block.
+    masks: [u32; 8],
+}
+
+impl Probe {
+    pub(crate) fn of(hash: u64) -> Self {
+        let low = hash as u32;
+        Probe {
+            high: hash >> 32,
+            masks: SALTS.map(|salt| 1 << (low.wrapping_mul(salt) >> 27)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -92,10 +109,10 @@ mod tests {
     fn it_knows_every_key_and_few_others() {
         let mut filter = Filter::new(10_000);
         let key = |n: u32| [b"A".as_slice(), &n.to_be_bytes(), b"0123456789ab"].concat();
-        (0..10_000).for_each(|n| filter.insert(hash(&key(n))));
-        assert!((0..10_000).all(|n| filter.may_have(hash(&key(n)))));
+        (0..10_000).for_each(|n| filter.insert(&Probe::of(hash(&key(n)))));
+        assert!((0..10_000).all(|n| filter.may_have(&Probe::of(hash(&key(n))))));
         let wrong = (10_000..110_000)
-            .filter(|n| filter.may_have(hash(&key(*n))))
+            .filter(|n| filter.may_have(&Probe::of(hash(&key(*n)))))
             .count();
         assert!(wrong < 400, "{wrong} of 100000");
         assert_eq!(
@@ -110,7 +127,7 @@ mod tests {
         assert_eq!(hash(b""), GOLDEN_EMPTY);
         assert_eq!(hash(b"effectd index key"), GOLDEN_HASH);
         let mut filter = Filter::new(1);
-        filter.insert(hash(b"effectd index key"));
+        filter.insert(&Probe::of(hash(b"effectd index key")));
         assert_eq!(filter.bytes(), GOLDEN_BITS);
     }
 

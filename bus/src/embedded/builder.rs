@@ -11,7 +11,7 @@ use super::run::{BEGINNING, Firsts, Head, Run, footer};
 use crate::codec::put_bytes;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::filter::{self, Filter};
+use crate::filter::{self, Filter, Probe};
 use crate::table::Cell;
 use crate::vault::keyring::failed;
 
@@ -38,6 +38,9 @@ pub(crate) struct Builder {
     /// The chunk that is being filled.
     starts: Vec<u8>,
     entries: Vec<u8>,
+    /// Hashes of its keys, for the filter. They go there together: each has a place of its own somewhere in memory, and the
+    /// processor fetches many at once if nothing else is done in between.
+    hashes: Vec<u64>,
     /// Chunks that are not in the file yet, and how much is.
     out: Vec<u8>,
     written: u64,
@@ -66,6 +69,7 @@ impl Builder {
             },
             starts: Vec::new(),
             entries: Vec::with_capacity(CHUNK_BYTES * 2),
+            hashes: Vec::new(),
             out: BEGINNING.to_vec(),
             written: 0,
             unsynced: 0,
@@ -117,7 +121,7 @@ impl Builder {
     }
 
     fn end(&mut self, key: &[u8]) -> Result<(), StoreError> {
-        self.head.filter.insert(filter::hash(key));
+        self.hashes.push(filter::hash(key));
         self.head.entries += 1;
         self.head.last.clear();
         self.head.last.extend_from_slice(key);
@@ -133,6 +137,9 @@ impl Builder {
         self.head.ends.push(self.written + self.out.len() as u64);
         self.starts.clear();
         self.entries.clear();
+        for hash in self.hashes.drain(..) {
+            self.head.filter.insert(&Probe::of(hash));
+        }
         if self.out.len() >= WRITE_BYTES {
             self.write()?;
         }

@@ -18,7 +18,7 @@ use super::run::Run;
 use super::{EmbeddedConfig, damaged};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::filter;
+use crate::filter::{self, Probe};
 use crate::table::{Base, Cell, Layer, Vouch};
 use crate::vault::keyring::{failed, sync_dir};
 
@@ -187,10 +187,10 @@ impl FileIndex {
     }
 
     fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        let hash = filter::hash(key);
+        let probe = Probe::of(filter::hash(key));
         let mut said = None;
-        for run in self.runs().iter() {
-            if let Some(older) = run.get(&self.cache, key, hash)? {
+        for run in self.runs().iter().filter(|run| run.may_have(&probe)) {
+            if let Some(older) = run.get(&self.cache, key)? {
                 said = Some(over(said, older));
             }
             if matches!(said, Some(Cell::Put(_) | Cell::Delete)) {

@@ -19,7 +19,7 @@ use super::chunk::{Chunk, malformed};
 use super::{damaged, read_failed};
 use crate::codec::{Malformed, Reader, put_bytes, put_u64};
 use crate::error::StoreError;
-use crate::filter::Filter;
+use crate::filter::{Filter, Probe};
 use crate::table::Cell;
 
 /// What a run's file begins with; the last byte is the format.
@@ -222,11 +222,13 @@ impl Run {
         up_to.checked_sub(1).map(|chunk| chunk as u32)
     }
 
+    /// Whether it is worth asking for a key; `false` is certain.
+    pub(super) fn may_have(&self, probe: &Probe) -> bool {
+        self.head.filter.may_have(probe)
+    }
+
     /// What the run says about a key.
-    pub(super) fn get(&self, cache: &Cache, key: &[u8], hash: u64) -> Result<Option<Cell>, StoreError> {
-        if key > self.head.last.as_slice() || !self.head.filter.may_have(hash) {
-            return Ok(None);
-        }
+    pub(super) fn get(&self, cache: &Cache, key: &[u8]) -> Result<Option<Cell>, StoreError> {
         let Some(chunk) = self.chunk_of(key) else {
             return Ok(None);
         };
