@@ -179,6 +179,7 @@ fn completion(n: u64) -> Completion {
         leases: Vec::new(),
         letter: None,
         retire: Vec::new(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     }
 }

@@ -152,6 +152,7 @@ fn completion(receipt: &Receipt, fence: Fence) -> Completion {
         leases: Vec::new(),
         letter: None,
         retire: Vec::new(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     }
 }

@@ -114,7 +114,7 @@ async fn keep(parts: &Parts, tried: &mut Tried, taken: Taken, entry: &Entry) {
     };
     match taken.keep(parts, &output.artifacts).await {
         Ok(kept) => {
-            fill_in(&mut output.result, entry, &kept);
+            fill_in(output, entry, &kept);
             tried.artifacts = kept;
         }
         Err(failure) if has_changed(tried.effects.as_ref()) => tried.came_to = Attempted::Unclear(failure),
@@ -130,23 +130,39 @@ fn has_changed(effects: Option<&Effects>) -> bool {
     }
 }
 
-/// Puts the ids of artifacts where the tool's result has a place for them: the tool cannot know them.
-fn fill_in(result: &mut serde_json::Value, entry: &Entry, kept: &[KeptArtifact]) {
+/// Puts the ids and lengths of artifacts where the tool's result has a place for them. The tool cannot know the ids, and how much
+/// was kept is not its word: whatever it has said, this is what is there.
+fn fill_in(output: &mut ToolOutput, entry: &Entry, kept: &[KeptArtifact]) {
     let (Some(fields), Some(result)) = (
         entry.spec().result_schema["properties"].as_object(),
-        result.as_object_mut(),
+        output.result.as_object_mut(),
     ) else {
         return;
     };
+    let is_named = |schema: &serde_json::Value| {
+        let named = schema["x-artifact-bytes"].as_str();
+        output
+            .artifacts
+            .iter()
+            .any(|one| Some(one.name.as_str()) == named)
+    };
     for (field, schema) in fields {
-        let Some(named) = schema.get("x-artifact").and_then(serde_json::Value::as_str) else {
-            continue;
+        let find = |mark: &str| {
+            let named = schema.get(mark).and_then(serde_json::Value::as_str);
+            named.map(|named| kept.iter().find(|one| one.name == named))
         };
-        match kept.iter().find(|one| one.name == named) {
-            Some(one) => result.insert(field.clone(), one.artifact_id.clone().into()),
+        match find("x-artifact") {
+            Some(Some(one)) => drop(result.insert(field.clone(), one.artifact_id.clone().into())),
             // A tool that names one by itself names somebody else's.
-            None => result.remove(field),
-        };
+            Some(None) => drop(result.remove(field)),
+            None => {}
+        }
+        match find("x-artifact-bytes") {
+            Some(Some(one)) => drop(result.insert(field.clone(), one.bytes.into())),
+            Some(None) if is_named(schema) => drop(result.insert(field.clone(), 0.into())),
+            Some(None) => drop(result.remove(field)),
+            None => {}
+        }
     }
 }
 

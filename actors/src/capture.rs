@@ -14,6 +14,7 @@ use crate::gate::Ruling;
 use crate::identity::DeviceKey;
 use crate::messages::Refusal;
 use crate::parts::Parts;
+use crate::preimage;
 use crate::reward::{Inputs, reward};
 use crate::streams::KeptArtifact;
 
@@ -77,6 +78,15 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         .filter(|_| changed)
         .cloned()
         .collect();
+    let disturbed = match gated.dry_run() {
+        Some(_) => Vec::new(),
+        None => preimage::disturbed(
+            gated.entry().spec(),
+            &action.request.space_id,
+            &claimed.terms().touched,
+            &receipt.effects,
+        ),
+    };
     let params_digest = claimed.terms().params_digest;
     let letter = ended
         .dead_letter
@@ -88,7 +98,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         params_digest,
         Some(claimed.fence()),
         letter,
-        retire,
+        Changed { retire, disturbed },
     );
     Captured { receipt, completion }
 }
@@ -130,7 +140,7 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         digest,
         refusal.fence,
         letter,
-        Vec::new(),
+        may_have_changed(parts, refusal),
     );
     Captured { receipt, completion }
 }
@@ -164,7 +174,7 @@ pub(crate) fn acted(parts: &Parts, key: &DeviceKey, action: &Action<()>) -> Capt
         digest,
         None,
         None,
-        Vec::new(),
+        Changed::default(),
     );
     Captured { receipt, completion }
 }
@@ -341,6 +351,27 @@ fn tries(attempts: &[Attempt], failure: Option<&effectd_contracts::Failure>) -> 
     told.collect()
 }
 
+/// What was changed, or may have been, by the names under which it is found again.
+#[derive(Debug, Default)]
+struct Changed {
+    retire: Vec<ResourceName>,
+    disturbed: Vec<ResourceName>,
+}
+
+/// What an action may have changed that was begun, and may not go on.
+fn may_have_changed(parts: &Parts, refusal: &Refusal) -> Changed {
+    let (request, tool) = (&refusal.action.request, refusal.tool.as_ref());
+    let Some(entry) = tool.filter(|_| refusal.outcome == Outcome::Indeterminate) else {
+        return Changed::default();
+    };
+    let (spec, space) = (entry.spec(), &request.space_id);
+    let touched = preimage::touched_with(parts, space, entry, &request.params);
+    Changed {
+        retire: preimage::resources(spec, space, &request.params, &touched),
+        disturbed: preimage::disturbed(spec, space, &touched, &Effects::Possible),
+    }
+}
+
 fn completion(
     parts: &Parts,
     ticket: &Ticket,
@@ -348,7 +379,7 @@ fn completion(
     params_digest: effectd_contracts::Digest,
     fence: Option<Fence>,
     letter: Option<NewLetter>,
-    retire: Vec<ResourceName>,
+    changed: Changed,
 ) -> Completion {
     let event = Event::executed(receipt, parts.clock.now());
     let new_event = NewEvent {
@@ -376,7 +407,8 @@ fn completion(
         fence,
         leases: ticket.lease().into_iter().collect(),
         letter,
-        retire,
+        retire: changed.retire,
+        disturbed: changed.disturbed,
         links: Vec::new(),
     }
 }

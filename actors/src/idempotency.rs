@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use effectd_bus::{
     Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, GroupName, Lookup, NewBody, NewEvent,
-    OpenIntent, ResourceName, StoreError,
+    OpenIntent, Pins, ResourceName, StoreError,
 };
 use effectd_contracts::{
     ActionId, Code, DecisionData, Digest, Event, Failure, IdempotencyKey, Phase, ReceiptId, Seen, Topic,
@@ -62,6 +62,8 @@ pub struct Terms {
     pub before: Option<Vec<Seen>>,
     /// Names of the blobs in which it is kept already.
     pub kept: Vec<String>,
+    /// What is sent along with the call, and stays until it has ended.
+    pub pinned: Option<Arc<Pins>>,
 }
 
 impl Claimed {
@@ -166,21 +168,14 @@ impl Idempotency {
                 touched: Vec::new(),
                 before: None,
                 kept: Vec::new(),
+                pinned: preimage::pin(&self.parts, action),
             };
         }
         let own = action.request.idempotency_key.clone();
         let key = own.or_else(|| key::key_of(spec, params, &self.parts.identity));
         let space = &action.request.space_id;
         let touched = preimage::touched(&self.parts, action);
-        let resources = if touched.is_empty() {
-            let resource = key::resource_of(spec, space, params);
-            resource
-                .and_then(|text| ResourceName::new(text).ok())
-                .into_iter()
-                .collect()
-        } else {
-            preimage::resources(space, &touched)
-        };
+        let resources = preimage::resources(spec, space, params, &touched);
         Terms {
             key,
             params_digest,
@@ -188,6 +183,7 @@ impl Idempotency {
             touched,
             before: None,
             kept: Vec::new(),
+            pinned: preimage::pin(&self.parts, action),
         }
     }
 
@@ -249,10 +245,12 @@ impl Idempotency {
     /// A cached success costs no write: it is looked up before anything is admitted.
     fn look_up(&self, action: &Action<Gated>, terms: &Terms) -> Result<Option<ClaimAnswer>, StoreError> {
         let Some(key) = &terms.key else { return Ok(None) };
-        let known = self
-            .parts
-            .store
-            .lookup(&action.request.space_id, key, &terms.params_digest)?;
+        let known = self.parts.store.lookup(
+            &action.request.space_id,
+            key,
+            &terms.params_digest,
+            &terms.resources,
+        )?;
         Ok(match known {
             Lookup::Done { receipt_id } => Some(ClaimAnswer::Done { receipt_id }),
             Lookup::Conflict => Some(ClaimAnswer::Conflict {

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use effectd_bus::limits::RESOURCES_MAX;
-use effectd_bus::{BlobError, Blobs, ResourceName, Shelf};
+use effectd_bus::{BlobError, Blobs, Pins, ResourceName, Shelf};
 use effectd_contracts::{
     ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase,
-    Restore, Seen, SpaceId, Standing, Touch, UNDO_TOOL,
+    Restore, Seen, SideEffect, SpaceId, Standing, ToolSpec, Touch, UNDO_TOOL,
 };
 use serde_json::{Map, Value};
 
@@ -29,6 +29,8 @@ use crate::registry::Entry;
 use crate::streams::failure_of;
 use crate::undo;
 
+/// The path of a space's root.
+const WHOLE_SPACE: &str = "workspace";
 /// How much of a large file is read at a time.
 const PIECE_BYTES: usize = 65_536;
 
@@ -90,6 +92,19 @@ pub(crate) fn touched_with(
     entry.touches(params).unwrap_or_default()
 }
 
+/// Holds on to what is sent along with the call until the action has ended.
+pub(crate) fn pin(parts: &Parts, action: &Action<Gated>) -> Option<Arc<Pins>> {
+    let (space, params) = (&action.request.space_id, action.state.params());
+    match action.state.entry().spec().tool_id.as_str() {
+        UNDO_TOOL => undo::pin(parts, space, params),
+        ARTIFACT_GET_TOOL => {
+            let id = params.get("artifact_id").and_then(Value::as_str)?;
+            parts.blobs.pin(Shelf::Artifacts, space, [id]).ok().map(Arc::new)
+        }
+        _ => None,
+    }
+}
+
 /// How to stand in line for what a request would change, as far as that can be told before anybody has checked it. A tool
 /// that panics over such a request does so again in a stage, where that ends as it should.
 pub(crate) fn join(parts: &Parts, request: &ActionRequest) -> Option<Join> {
@@ -119,9 +134,67 @@ fn resource(space: &SpaceId, touch: &Touch) -> String {
 }
 
 /// The names under which others wait for what an action changes.
-pub(crate) fn resources(space: &SpaceId, touched: &[Touch]) -> Vec<ResourceName> {
+pub(crate) fn resources(
+    spec: &ToolSpec,
+    space: &SpaceId,
+    params: &Map<String, Value>,
+    touched: &[Touch],
+) -> Vec<ResourceName> {
+    if touched.is_empty() {
+        let name = key::resource_of(spec, space, params);
+        return name
+            .and_then(|name| ResourceName::new(name).ok())
+            .into_iter()
+            .collect();
+    }
     let names = touched.iter().map(|touch| resource(space, touch));
     names.filter_map(|name| ResourceName::new(name).ok()).collect()
+}
+
+/// Where nothing is known any more to be as earlier receipts say, all that lies beneath included: folders that came, went or
+/// may have, and the whole space after a tool that does not say what it changes.
+pub(crate) fn disturbed(
+    spec: &ToolSpec,
+    space: &SpaceId,
+    touched: &[Touch],
+    effects: &Effects,
+) -> Vec<ResourceName> {
+    let paths: Vec<&str> = match effects {
+        Effects::None => return Vec::new(),
+        Effects::Observed(observed) => {
+            let changes = observed.changes.iter();
+            let changes =
+                changes.filter(|change| holds_others(&change.before) || holds_others(&change.after));
+            changes.map(|change| change.path.as_str()).collect()
+        }
+        Effects::Unobserved | Effects::Possible if !touched.is_empty() => {
+            touched.iter().map(|touch| touch.path.as_str()).collect()
+        }
+        Effects::Unobserved | Effects::Possible if changes_files(spec) => vec![WHOLE_SPACE],
+        Effects::Unobserved | Effects::Possible => return Vec::new(),
+    };
+    let paths = if paths.len() > RESOURCES_MAX {
+        vec![WHOLE_SPACE]
+    } else {
+        paths
+    };
+    let names = paths
+        .into_iter()
+        .map(|path| ResourceName::new(format!("file:{space}/{path}")));
+    names.filter_map(Result::ok).collect()
+}
+
+/// Whether something lies beneath what stands there, or may.
+fn holds_others(standing: &Standing) -> bool {
+    match standing {
+        Standing::Folder | Standing::Other => true,
+        Standing::Absent | Standing::File(_) => false,
+    }
+}
+
+fn changes_files(spec: &ToolSpec) -> bool {
+    let writing = [SideEffect::FilesystemWrite, SideEffect::FilesystemDelete];
+    writing.iter().any(|effect| spec.side_effects.contains(effect))
 }
 
 /// What stands where the action will work.

@@ -1,8 +1,9 @@
 //! Undoing: from a receipt to what has to be put back.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use effectd_bus::{BlobError, Blobs, Shelf};
+use effectd_bus::{BlobError, Blobs, Pins, Shelf};
 use effectd_contracts::{
     Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase, ReceiptId, Restore, SpaceId,
     Standing, Touch,
@@ -60,12 +61,6 @@ pub(crate) fn touched(
     params: &Map<String, Value>,
 ) -> Result<Vec<Touch>, Failure> {
     let observed = changes(parts, space, params)?;
-    for change in &observed.changes {
-        if let Standing::File(was) = &change.before {
-            // It counts as stored now: what this undo keeps of its own must not push out what it puts back.
-            let _gone = parts.blobs.renew(Shelf::Preimages, space, blob_name(was));
-        }
-    }
     Ok(observed
         .changes
         .iter()
@@ -74,6 +69,17 @@ pub(crate) fn touched(
             goes_to: goes_to(&observed, change),
         })
         .collect())
+}
+
+/// Holds on to what an undo puts back: what it keeps of its own must not push that out.
+pub(crate) fn pin(parts: &Parts, space: &SpaceId, params: &Map<String, Value>) -> Option<Arc<Pins>> {
+    // What is wrong with the receipt is told when the action is carried out.
+    let observed = changes(parts, space, params).ok()?;
+    let names = observed.changes.iter().filter_map(|change| match &change.before {
+        Standing::File(was) => Some(blob_name(was)),
+        Standing::Absent | Standing::Folder | Standing::Other => None,
+    });
+    parts.blobs.pin(Shelf::Preimages, space, names).ok().map(Arc::new)
 }
 
 /// Where what stands at the change's path now goes back to, if it is another path; then it need not be kept.

@@ -70,6 +70,7 @@ fn completion(id: &str, admitted: Admitted) -> Completion {
         leases: vec![lease_id],
         letter: None,
         retire: Vec::new(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     }
 }
@@ -236,7 +237,12 @@ pub(crate) fn lookups(scratch: &Path) {
         let claim = claim(&format!("many-64-0-{}", n * 7 % 500));
         let begun = Instant::now();
         store
-            .lookup(&claim.space, claim.key.as_ref().unwrap(), &claim.params_digest)
+            .lookup(
+                &claim.space,
+                claim.key.as_ref().unwrap(),
+                &claim.params_digest,
+                &[],
+            )
             .unwrap();
         latencies.push(begun.elapsed());
     }

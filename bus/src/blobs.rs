@@ -4,7 +4,13 @@
 //! space is kept once. It is sealed under a key of its own, which lies in the file's head under the blobs' key: to destroy
 //! a blob, its head is overwritten. Every space has a quota, and what was stored longest ago goes first. How a blob lies in
 //! its file stands in `sealed.rs`; those that come and go in pieces are in `stream.rs`.
+//!
+//! What lies on a shelf under a name is never more than the quota, but for what is pinned: that goes neither away nor into the
+//! count as long as somebody needs it. What comes in pieces has no name until all of it is there, and takes nobody's room
+//! before; all of it together is never more than the quota, either. So a shelf takes at most three times its quota on disk, and
+//! more than once only while something is being written or put back.
 
+mod pins;
 mod sealed;
 mod stream;
 
@@ -24,6 +30,7 @@ use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
+pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, seal_whole, sealed_bytes};
 pub use stream::{BlobReader, BlobWriter};
 
@@ -108,8 +115,12 @@ struct Known {
     by_name: HashMap<String, (u64, u64)>,
     by_age: BTreeMap<u64, String>,
     bytes: u64,
-    /// Bytes that are being written, so that those who write at once keep to the quota together.
+    /// Bytes that are about to have a name, and for which room was made: those who write at once keep to the quota together.
     coming: u64,
+    /// Bytes without a name, which come in pieces.
+    drafted: u64,
+    /// What somebody needs, and how many do.
+    pinned: HashMap<String, usize>,
     next: u64,
 }
 
@@ -127,6 +138,19 @@ impl Known {
             self.by_age.remove(&age);
             self.bytes -= bytes;
         }
+    }
+
+    /// Bytes that count against the quota.
+    fn counted(&self) -> u64 {
+        let pinned = self.pinned.keys().filter_map(|name| self.by_name.get(name));
+        let pinned: u64 = pinned.map(|(_, bytes)| *bytes).sum();
+        self.bytes - pinned + self.coming
+    }
+
+    /// What goes first.
+    fn oldest(&self) -> Option<String> {
+        let free = |name: &&String| !self.pinned.contains_key(*name);
+        self.by_age.values().find(free).cloned()
     }
 }
 
@@ -176,14 +200,11 @@ impl Blobs {
     /// Destroys what was stored longest ago until there is room.
     fn make_room(&self, known: &mut Known, folder: &Path, bytes: u64) -> Result<(), BlobError> {
         // A content of the whole quota has its place, with all that sealing adds.
-        while known.bytes + known.coming + bytes > sealed_bytes(self.quota_bytes)
+        while known.counted() + bytes > sealed_bytes(self.quota_bytes)
             || known.by_name.len() >= BLOBS_PER_SHELF_MAX.get()
         {
-            // All that is there is being written, and there is no room for more beside it.
-            let Some((_, oldest)) = known.by_age.first_key_value() else {
-                return Err(BlobError::Full);
-            };
-            let oldest = oldest.clone();
+            // All that is there is being written or needed, and there is no room for more beside it.
+            let oldest = known.oldest().ok_or(BlobError::Full)?;
             // Not known before its head goes: if that fails in the middle, nobody takes it for a blob.
             known.remove(&oldest);
             destroy(&folder.join(&oldest))?;

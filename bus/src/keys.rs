@@ -9,6 +9,7 @@
 //! | `A` hash of action id | the ordinal that it resolves to, and the digest of its request |
 //! | `K` hash of space and key | the ordinal that satisfies it, and the digest of its parameters |
 //! | `r` hash of resource | the key that the last effect on it satisfied |
+//! | `b` hash of resource | after which receipts and claims all beneath it was last disturbed |
 //! | `x` dimension, hash of value, bucket | which of 256 ordinals have this value |
 //! | `D` letter | where the dead letter lies |
 //! | `L` place in the log | a run: where this entry of the log and those after it in the same block lie |
@@ -131,6 +132,11 @@ pub fn resource(hash: Hash16) -> Vec<u8> {
     hashed(b'r', hash)
 }
 
+/// Key of when all beneath a resource was last disturbed.
+pub fn beneath(hash: Hash16) -> Vec<u8> {
+    hashed(b'b', hash)
+}
+
 /// Key of a dead letter.
 pub fn letter(letter: u64) -> Vec<u8> {
     numbered(b'D', letter)
@@ -207,6 +213,36 @@ pub fn resource_value(key: Hash16, ordinal: u64) -> Vec<u8> {
     let mut out = key.0.to_vec();
     put_u64(&mut out, ordinal);
     out
+}
+
+/// When all beneath a resource was last disturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disturbance {
+    /// Receipts before this one do not tell any more what is there.
+    pub ordinal: u64,
+    /// Claims with a smaller fence were open then, or had been.
+    pub fence: u64,
+}
+
+impl Disturbance {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(16);
+        put_u64(&mut out, self.ordinal);
+        put_u64(&mut out, self.fence);
+        out
+    }
+
+    /// Reads its bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes, 0);
+        let found = Disturbance {
+            ordinal: reader.u64()?,
+            fence: reader.u64()?,
+        };
+        reader.end()?;
+        Ok(found)
+    }
 }
 
 /// Where the records of one block that follow each other in a topic lie.

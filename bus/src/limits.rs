@@ -145,6 +145,7 @@ effectd_contracts::bounds! {
     SEGMENT_FILES_OPEN_MAX: usize = 32, "store.segment_files_open_max", 1 ..= 1_024;
     /// Most blobs on the shelf of one space: the directory stays quick to read.
     BLOBS_PER_SHELF_MAX: usize = 16_384, "store.blobs_per_shelf_max", 16 ..= 1_048_576;
-    /// Room for what effects replaced, and as much for long outputs, in each space. What was stored longest ago goes first.
+    /// Room for what effects replaced, and as much for long outputs, in each space. What was stored longest ago goes first. What is
+    /// being written, and what is just being put back, takes at most as much again each, until that is over.
     BLOB_QUOTA_BYTES: u64 = 268_435_456, "store.blob_quota_bytes", 8_388_608 ..= 1_099_511_627_776;
 }

@@ -47,6 +47,7 @@ pub fn leaf_of(record: &Record, block: &[u8]) -> Option<Digest> {
         | Record::LetterResealed { .. }
         | Record::Expired(_)
         | Record::EventMoved { .. }
+        | Record::Disturbed { .. }
         | Record::ClaimMoved { .. }
         | Record::LetterMoved { .. } => return None,
     };

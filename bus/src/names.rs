@@ -96,4 +96,10 @@ impl ResourceName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Its own name, and the names of all that it lies beneath: `file:s/a/b`, `file:s/a`, `file:s`.
+    pub fn with_those_above(&self) -> impl Iterator<Item = &str> {
+        let above = self.0.rmatch_indices('/').map(|(at, _)| &self.0[..at]);
+        std::iter::once(self.as_str()).chain(above)
+    }
 }

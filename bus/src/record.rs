@@ -167,6 +167,13 @@ pub enum Record {
         /// The letter.
         letter: LetterRecord,
     },
+    /// All that lies beneath these resources is not what earlier receipts say.
+    Disturbed {
+        /// Receipts before this one are meant.
+        ordinal: u64,
+        /// Hashes of the resources.
+        resources: Vec<Hash16>,
+    },
 }
 
 /// What is kept no longer.

@@ -6,7 +6,7 @@ use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
 
 use crate::error::StoreError;
-use crate::names::{FamilyName, GroupName, TopicName};
+use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
 use crate::stats::Stats;
 use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
 use crate::types::events::{EventPage, NewEvent, Published};
@@ -38,7 +38,8 @@ use crate::watch::Watch;
 ///    under a used id, and an old fence. No event of a completion exists without its receipt. Only `requeue` of its dead
 ///    letter opens an action again; the failing receipt stays, under its own id.
 /// 7. **One winner per key.** Of all claims on one key in one space, one is granted at a time, and none after an `ok`
-///    receipt with the same parameters, until a later effect on the same resource retires the key.
+///    receipt with the same parameters, until a later effect on the same resource, or one that disturbs all beneath something
+///    that the resource lies in, retires the key.
 /// 8. **Nothing sensitive in clear.** Sealed bodies, intents, details and payloads reach the disk only encrypted.
 /// 9. **One log.** Every intent, receipt and note is an entry of the log, from the same block on and in the same order for
 ///    ever. Its root follows from the entries alone, and proofs about them hold after anything is let go.
@@ -109,12 +110,13 @@ pub trait Store: Send + Sync {
     /// Asks for the right to carry out an action, and writes down what is about to happen.
     fn claim(&self, claim: Claim) -> Wait<ClaimAnswer>;
 
-    /// What is known of a key, without claiming it: asked before a human is.
+    /// What is known of a key, without claiming it: asked before a human is. The resources are those that a claim would name.
     fn lookup(
         &self,
         space: &SpaceId,
         key: &IdempotencyKey,
         params_digest: &Digest,
+        resources: &[ResourceName],
     ) -> Result<Lookup, StoreError>;
 
     /// Publishes a decision, leases it to the caller and claims it, in one block.

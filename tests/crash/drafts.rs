@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::Test;
 use crate::harness::side_by_side;
 use crate::place::{Order, PATIENCE, Place};
-use crate::registered::{SAMPLES, Sample, request};
+use crate::registered::{Sample, request, samples_of};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -23,24 +23,23 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-const WRITING: [&str; 6] = [
+const WRITING: [&str; 7] = [
     "files.write_text",
     "files.append_text",
     "files.edit_text",
     "files.apply_patch",
     "files.copy",
     "files.undo",
+    "artifact.get",
 ];
 
 fn before_the_rename() {
-    let sample = |tool: &&str| SAMPLES.iter().find(|sample| sample.tool == *tool).unwrap();
-    let samples: Vec<&Sample> = WRITING.iter().map(sample).collect();
+    let samples: Vec<&Sample> = WRITING.iter().flat_map(|tool| samples_of(tool)).collect();
     side_by_side(&samples, |sample| run(sample));
 }
 
 fn out_of_time() {
-    let sample = |tool: &&str| SAMPLES.iter().find(|sample| sample.tool == *tool).unwrap();
-    let samples: Vec<&Sample> = WRITING.iter().map(sample).collect();
+    let samples: Vec<&Sample> = WRITING.iter().flat_map(|tool| samples_of(tool)).collect();
     side_by_side(&samples, |sample| {
         let tool = sample.tool;
         let place = Place::new();

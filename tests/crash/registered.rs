@@ -20,6 +20,8 @@ pub(crate) struct Sample {
     pub(crate) tool: &'static str,
     pub(crate) ready: fn(&Place),
     pub(crate) params: fn(&Place) -> Value,
+    /// What stands there before, and again when it was undone.
+    before: fn(&Place) -> bool,
     /// Exactly the effect of one run; `None` for tools without any.
     pub(crate) is_done: Option<fn(&Place) -> bool>,
     outcome: Outcome,
@@ -29,6 +31,7 @@ const PLAIN: Sample = Sample {
     tool: "",
     ready: |place| put(place, "note.txt", "hello\n"),
     params: |_| json!({ "path": "workspace/note.txt", "space_id": SPACE }),
+    before: |place| holds(place, "note.txt", "hello\n"),
     is_done: None,
     outcome: Outcome::Executed,
 };
@@ -36,7 +39,18 @@ const PLAIN: Sample = Sample {
 const SPACE: &str = "shared:household";
 const PATCH: &str = "--- a/note.txt\n+++ b/note.txt\n@@ -1 +1 @@\n-hello\n+good morning\n";
 
-pub(crate) const SAMPLES: [Sample; 17] = [
+/// More than goes into one message, so that it is kept and comes back in pieces.
+fn long() -> String {
+    (0..20_000).map(|number| format!("line {number}\n")).collect()
+}
+
+const LONG: Sample = Sample {
+    ready: |place| put(place, "note.txt", &long()),
+    before: |place| holds(place, "note.txt", &long()),
+    ..PLAIN
+};
+
+pub(crate) static SAMPLES: [Sample; 21] = [
     Sample {
         tool: "files.write_text",
         params: |_| json!({ "path": "workspace/deep/note.txt", "text": "hello", "space_id": SPACE }),
@@ -82,6 +96,39 @@ pub(crate) const SAMPLES: [Sample; 17] = [
         ..PLAIN
     },
     Sample {
+        tool: "files.move",
+        ready: |place| {
+            std::fs::create_dir_all(place.workspace().join("house/room")).unwrap();
+            put(place, "house/room/note.txt", "hello\n");
+        },
+        params: |_| json!({ "from_path": "workspace/house", "to_path": "workspace/b/there", "space_id": SPACE }),
+        before: |place| holds(place, "house/room/note.txt", "hello\n"),
+        is_done: Some(|place| {
+            holds(place, "b/there/room/note.txt", "hello\n") && !place.workspace().join("house").exists()
+        }),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.write_text",
+        params: |_| json!({ "path": "workspace/note.txt", "text": "short", "space_id": SPACE }),
+        is_done: Some(|place| holds(place, "note.txt", "short")),
+        ..LONG
+    },
+    Sample {
+        tool: "files.undo",
+        params: |place| {
+            let params = json!({ "path": "workspace/note.txt", "text": "other", "space_id": SPACE });
+            let receipt = place
+                .run("exec", &[request("w", "files.write_text", &params)])
+                .answers
+                .remove(0);
+            json!({ "receipt_id": receipt["receipt_id"], "space_id": SPACE })
+        },
+        before: |place| holds(place, "note.txt", "other"),
+        is_done: Some(|place| holds(place, "note.txt", &long())),
+        ..LONG
+    },
+    Sample {
         tool: "files.undo",
         params: |place| {
             let request = request(
@@ -92,6 +139,7 @@ pub(crate) const SAMPLES: [Sample; 17] = [
             let receipt = place.run("exec", &[request]).answers.remove(0);
             json!({ "receipt_id": receipt["receipt_id"], "space_id": SPACE })
         },
+        before: |place| holds(place, "note.txt", "other"),
         is_done: Some(|place| holds(place, "note.txt", "hello\n")),
         ..PLAIN
     },
@@ -110,6 +158,21 @@ pub(crate) const SAMPLES: [Sample; 17] = [
         },
         is_done: Some(|place| holds(place, "again.txt", "kept")),
         ..PLAIN
+    },
+    Sample {
+        tool: "artifact.get",
+        params: |place| {
+            let request = request(
+                "p",
+                "artifact.put",
+                &json!({ "path": "workspace/note.txt", "space_id": SPACE }),
+            );
+            let receipt = place.run("exec", &[request]).answers.remove(0);
+            let id = &receipt["outputs"]["artifact_ids"][0];
+            json!({ "artifact_id": id, "to_path": "workspace/deep/again.txt", "space_id": SPACE })
+        },
+        is_done: Some(|place| holds(place, "deep/again.txt", &long())),
+        ..LONG
     },
     Sample {
         tool: "files.read_text",
@@ -163,6 +226,10 @@ pub(crate) fn request(id: &str, tool: &str, params: &Value) -> Value {
     })
 }
 
+pub(crate) fn samples_of(tool: &str) -> impl Iterator<Item = &'static Sample> {
+    SAMPLES.iter().filter(move |sample| sample.tool == tool)
+}
+
 struct Case {
     sample: &'static Sample,
     way: &'static str,
@@ -181,11 +248,15 @@ fn every_tool() {
     let mut cases = Vec::new();
     for tool in adapters::all() {
         let id = tool.spec().tool_id;
-        let sample = SAMPLES.iter().find(|sample| sample.tool == id.as_str());
-        let sample = sample.unwrap_or_else(|| panic!("{id} has no sample here"));
+        assert!(
+            samples_of(id.as_str()).next().is_some(),
+            "{id} has no sample here"
+        );
+    }
+    for (number, sample) in SAMPLES.iter().enumerate() {
         for way in ["exec", "submit"] {
             let by_bus = |point: &str| point.starts_with("door.") || point.starts_with("intake.");
-            let everywhere = sample.tool == "files.write_text";
+            let everywhere = number == 0;
             let points = WAY.iter().filter(|(point, _)| !point.starts_with("tool."));
             let points = points.filter(|(point, _)| {
                 let told = sample.is_done.is_some() && way == "exec" && TELLING.contains(point);
@@ -255,11 +326,7 @@ fn run(case: &Case) {
                 can_be_undone(&place, &answer, case);
             }
         }
-        None => assert!(
-            holds(&place, "note.txt", "hello\n"),
-            "{} {way} {point}",
-            sample.tool
-        ),
+        None => assert!((sample.before)(&place), "{} {way} {point}", sample.tool),
     }
 }
 
@@ -276,12 +343,7 @@ fn can_be_undone(place: &Place, receipt: &Receipt, case: &Case) {
         case.sample.tool, case.way, case.point, undone.error
     );
     assert_eq!(undone.outcome, Outcome::Executed, "{told}");
-    let wanted = if case.sample.tool == "files.undo" {
-        "other"
-    } else {
-        "hello\n"
-    };
-    assert!(holds(place, "note.txt", wanted), "{told}");
+    assert!((case.sample.before)(place), "{told}");
     for made in ["deep", "new", "b"] {
         assert!(!place.workspace().join(made).exists(), "{told}: {made} was left");
     }

@@ -55,6 +55,7 @@ fn leave_letter(place: &Place, action: &str) {
         leases: Vec::new(),
         letter: Some(letter),
         retire: Vec::new(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     };
     store.commit(completion).wait().unwrap();

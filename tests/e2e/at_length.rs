@@ -114,6 +114,47 @@ fn what_could_not_be_put_back_is_not_replaced() {
     assert!(std::fs::read(place.note("big")).unwrap() == big);
 }
 
+/// What an undo puts back and what it keeps of its own may be more than the quota together.
+#[test]
+fn an_undo_does_not_push_out_what_it_puts_back() {
+    let place = Place::seeded();
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    let (one, mut other) = (counted(6 << 20), counted(6 << 20));
+    other.reverse();
+    std::fs::write(place.note("one"), &one).unwrap();
+    std::fs::write(place.note("other"), &other).unwrap();
+    let tight = ["-o", "json", "--set", "store.blob_quota_bytes=8388608"];
+    let copy = [
+        "files.copy",
+        "from_path=workspace/other",
+        "to_path=workspace/one",
+        "overwrite=true",
+    ];
+    let mut last = place
+        .effectd(&[&["tools", "try"], &tight[..], &copy].concat(), None)
+        .json(0);
+    assert!(std::fs::read(place.note("one")).unwrap() == other);
+    for round in 0..3 {
+        let id = last["receipt"]["receipt_id"].as_str().unwrap();
+        last = place
+            .effectd(&[&["undo"], &tight[..], &[id]].concat(), None)
+            .json(0);
+        let wanted = if round % 2 == 0 { &one } else { &other };
+        assert!(&std::fs::read(place.note("one")).unwrap() == wanted, "{round}");
+        assert_eq!(
+            last["receipt"]["effects"]["observed"]["undoable"], true,
+            "{round}"
+        );
+        let kept: usize = place
+            .state_bytes()
+            .into_iter()
+            .filter(|(path, _)| path.to_string_lossy().contains("/blobs/preimages/"))
+            .map(|(_, bytes)| bytes.len())
+            .sum();
+        assert!(kept <= 8_388_608 + 65_536, "{round}: {kept} bytes are kept");
+    }
+}
+
 fn attempt(place: &Place, arguments: &[&str]) -> crate::harness::Ran {
     place.effectd(&[&["tools", "try", "-o", "json"], arguments].concat(), None)
 }

@@ -59,11 +59,11 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         restore: Vec::new(),
     };
     let narrowing = match spec.risk_level {
-        RiskLevel::Danger => Narrowing {
+        RiskLevel::Danger | RiskLevel::Write if tool != "command.run" => Narrowing {
             writable: Some(vec!["inside".into()]),
             ..Narrowing::default()
         },
-        RiskLevel::Read | RiskLevel::Write => Narrowing::default(),
+        RiskLevel::Read | RiskLevel::Write | RiskLevel::Danger => Narrowing::default(),
     };
     // Long outputs are taken, and only counted here.
     let (to, mut pieces) = tokio::sync::mpsc::channel(4);
@@ -163,7 +163,7 @@ fn a_command_that_says_much_or_takes_long_is_bounded() {
             panic!("{ran:?}")
         };
         assert!(output.result["stdout_bytes"].as_u64().unwrap() > 6_000_000);
-        assert_eq!(output.result["stdout_kept_bytes"], beside);
+        assert_eq!(output.result["stdout_bytes"], beside);
         assert_eq!(
             (output.artifacts.len(), output.artifacts[0].name.as_str()),
             (1, "stdout")
@@ -191,4 +191,74 @@ fn deleting_reaches_only_what_the_call_was_narrowed_to() {
         assert_eq!(failure.code, Code::PermissionDenied);
     });
     assert!(!space.path().join("inside/x").exists() && space.path().join("outside/x").exists());
+}
+
+/// Every tool that writes, where it may and where it may not; the kernel says no, whoever owns the files.
+#[test]
+fn no_tool_writes_beyond_what_its_call_was_narrowed_to() {
+    use std::os::unix::fs::PermissionsExt;
+    let cases = |at: &str| {
+        let path = |name: &str| format!("workspace/{at}/{name}");
+        let patch = format!("--- {at}/patched\n+++ {at}/patched\n@@ -1 +1 @@\n-one\n+two\n");
+        [
+            (
+                "files.write_text",
+                json!({ "path": path("written"), "text": "x" }),
+            ),
+            (
+                "files.append_text",
+                json!({ "path": path("appended"), "text": "x" }),
+            ),
+            (
+                "files.edit_text",
+                json!({ "path": path("edited"), "find": "one", "replace": "x" }),
+            ),
+            ("files.apply_patch", json!({ "patch": patch })),
+            ("files.make_dir", json!({ "path": path("made") })),
+            (
+                "files.copy",
+                json!({ "from_path": "workspace/source", "to_path": path("copied") }),
+            ),
+            (
+                "files.move",
+                json!({ "from_path": path("moved"), "to_path": path("there") }),
+            ),
+            ("files.delete", json!({ "path": path("deleted") })),
+        ]
+    };
+    let space = space();
+    std::fs::write(space.path().join("source"), "one\n").unwrap();
+    for folder in ["inside", "outside"] {
+        let folder = space.path().join(folder);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+        for name in ["appended", "edited", "patched", "moved", "deleted"] {
+            std::fs::write(folder.join(name), "one\n").unwrap();
+            std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(0o666)).unwrap();
+        }
+    }
+    let all = |folder: &str| {
+        let entries = std::fs::read_dir(space.path().join(folder))
+            .unwrap()
+            .map(Result::unwrap);
+        let mut all: Vec<_> = entries
+            .map(|entry| (entry.file_name(), std::fs::read(entry.path()).ok()))
+            .collect();
+        all.sort();
+        all
+    };
+    let before = all("outside");
+    calls(space.path(), |call| {
+        for (tool, params) in cases("inside") {
+            call(tool, params, 4_000).done();
+        }
+        for (tool, params) in cases("outside") {
+            let came = call(tool, params, 4_000);
+            let Came::Failed(failure) = came else {
+                panic!("{tool}: {came:?}");
+            };
+            assert_eq!(failure.code, Code::PermissionDenied, "{tool}: {failure}");
+            assert_eq!(all("outside"), before, "{tool}");
+        }
+    });
 }

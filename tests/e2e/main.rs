@@ -13,6 +13,7 @@ mod shared;
 
 mod at_length;
 mod bad_input;
+mod done_again;
 mod first_use;
 mod held;
 mod in_the_sandbox;

@@ -111,6 +111,7 @@ fn leave_letter(place: &Place, action: &str) {
         leases: Vec::new(),
         letter: Some(letter),
         retire: Vec::new(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     };
     store.commit(completion).wait().unwrap();

@@ -23,6 +23,7 @@ use crate::key;
 use crate::limits::HELD_ROUNDS_MAX;
 use crate::messages::{Consult, Record, Refusal, Settle};
 use crate::parts::Parts;
+use crate::preimage;
 use crate::stage::{PanicWatch, bounded, pass};
 
 /// Proof that somebody said yes to exactly this. Made only here.
@@ -259,7 +260,10 @@ impl Holder {
         let Some(key) = key else { return Ok(None) };
         let params = canonical::digest(&Value::Object(asked.params().as_ref().clone()));
         let params = self.parts.identity.keyed(&params);
-        let known = self.parts.store.lookup(&action.request.space_id, &key, &params)?;
+        let space = &action.request.space_id;
+        let touched = preimage::touched_with(&self.parts, space, asked.entry(), asked.params());
+        let resources = preimage::resources(asked.entry().spec(), space, asked.params(), &touched);
+        let known = self.parts.store.lookup(space, &key, &params, &resources)?;
         Ok(match known {
             Lookup::Done { receipt_id } => Some(Then::Before(receipt_id)),
             Lookup::InFlight { action_id } if action_id != action.ticket.action_id => {

@@ -128,7 +128,7 @@ fn check_all(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<(), FilePr
 /// Returns how many folders stayed since they are not empty.
 fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result<usize, FileProblem> {
     let mut drafts: Vec<Draft> = Vec::new();
-    let (mut moves, mut folders) = (Vec::new(), Vec::new());
+    let (mut moves, mut folders, mut new_folders) = (Vec::new(), Vec::new(), Vec::new());
     for step in steps {
         if &now(workspace, &step.path)? == step.then {
             if step.beside {
@@ -140,7 +140,7 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
         match (step.then, step.beside) {
             (Standing::Folder, _) => match &step.from {
                 Some(from) => folders.push((from, &step.path)),
-                None => drop(workspace.make_folder(&step.path)?),
+                None => new_folders.push(&step.path),
             },
             (Standing::File(state), true) => {
                 drafts.push(workspace.draft_heard(&step.path, state, Existing::Replace, mark)?);
@@ -152,12 +152,15 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
             (Standing::Absent | Standing::Other, _) => {}
         }
     }
-    // First what is moved away, so that nothing is written over it.
+    // All contents are here. First what is moved away, so that nothing is written over it.
     for (from, to) in folders {
         workspace.move_folder(from, to)?;
     }
     for (from, to) in moves {
         workspace.move_file(&from.path, &to.path, Existing::Replace)?;
+    }
+    for folder in new_folders {
+        workspace.make_folder(folder)?;
     }
     for draft in drafts {
         draft.place()?;

@@ -10,10 +10,10 @@ use super::{prepare, samples};
 use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, PATH_DEPTH_MAX};
 use crate::testing::Place;
 use crate::tool::Tool;
-use crate::{all, files};
+use crate::{all, artifact, command, files};
 
 /// Parameters for every tool, in a space that `prepare` made.
-fn every_tool() -> Vec<(&'static dyn Tool, Value)> {
+pub(super) fn every_tool() -> Vec<(&'static dyn Tool, Value)> {
     let mut every = samples();
     every.push((&files::ReadText, json!({ "path": "workspace/text" })));
     every.push((&files::List, json!({ "path": "workspace/folder" })));
@@ -22,6 +22,10 @@ fn every_tool() -> Vec<(&'static dyn Tool, Value)> {
         json!({ "path": "workspace/folder", "text": "in" }),
     ));
     every.push((&files::Stat, json!({ "path": "workspace/text" })));
+    every.push((
+        &command::Run,
+        json!({ "argv": ["true"], "directory_path": "workspace/folder" }),
+    ));
     for tool in all() {
         if !every.iter().any(|(known, _)| known.id() == tool.id()) {
             every.push((*tool, tool.example()));
@@ -34,7 +38,7 @@ fn every_tool() -> Vec<(&'static dyn Tool, Value)> {
 type TextTool = (&'static dyn Tool, fn(&str) -> Value);
 
 /// The parameters that are paths.
-fn path_params(params: &Value) -> Vec<String> {
+pub(super) fn path_params(params: &Value) -> Vec<String> {
     let names = params.as_object().unwrap().keys();
     names
         .filter(|name| *name == "path" || name.ends_with("_path"))
@@ -194,7 +198,7 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
     for (tool, params) in every_tool() {
         if matches!(
             tool.id(),
-            "files.list" | "files.search" | "files.stat" | "files.make_dir"
+            "files.list" | "files.search" | "files.stat" | "files.make_dir" | "command.run"
         ) {
             continue;
         }
@@ -246,7 +250,66 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
             trap,
         );
         refused(&place, &files::MakeDir, &folder, &[code, Code::NotAFolder], trap);
+        let run = json!({ "argv": ["true"], "directory_path": trap });
+        refused(&place, &command::Run, &run, &[code, Code::NotAFolder], trap);
     }
+    // What stands there is told without being opened; what lies behind a link is not.
+    for (trap, kind) in [
+        ("loop-a", "link"),
+        ("link-folder", "link"),
+        ("pipe", "special"),
+        ("folder", "folder"),
+    ] {
+        let told = place.run(&files::Stat, json!({ "path": format!("workspace/{trap}") }));
+        assert_eq!(told.unwrap().result["kind"], kind);
+    }
+    for (trap, code) in [
+        ("workspace/link-folder/passwd", Code::PathDenied),
+        ("workspace/loop-a/x", Code::PathDenied),
+        ("workspace/text/below", Code::NotAFolder),
+    ] {
+        refused(&place, &files::Stat, &json!({ "path": trap }), &[code], trap);
+    }
+}
+
+/// Tools that go by names and sizes alone need not be able to read what they meet.
+#[test]
+fn what_cannot_be_read_as_text_is_still_named_measured_moved_and_removed() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    prepare(&place);
+    let giant = std::fs::File::create(place.path("folder/giant")).unwrap();
+    giant.set_len(1 << 40).unwrap();
+    let odd = std::ffi::OsStr::from_bytes(b"folder/\xff\xfe");
+    std::fs::write(place.path("").join(odd), "x").unwrap();
+    let list = place
+        .run(&files::List, json!({ "path": "workspace/folder" }))
+        .unwrap();
+    assert_eq!(
+        (&list.result["count"], &list.result["unnamed"]),
+        (&json!(2), &json!(1))
+    );
+    std::fs::remove_file(place.path("").join(odd)).unwrap();
+    let search = json!({ "path": "workspace", "text": "binary" });
+    let found = place.run(&files::Search, search).unwrap();
+    assert_eq!(found.result["hits"], json!([]), "{}", found.result);
+    let stat = place
+        .run(&files::Stat, json!({ "path": "workspace/folder/giant" }))
+        .unwrap();
+    assert_eq!(
+        (&stat.result["bytes"], stat.result.get("sha256")),
+        (&json!(1_u64 << 40), None)
+    );
+    let put = json!({ "path": "workspace/folder/giant" });
+    refused(&place, &artifact::Put, &put, &[Code::FileLimit], "a giant");
+    let to = json!({ "from_path": "workspace/folder/giant", "to_path": "workspace/there" });
+    place.run(&files::Move, to).unwrap();
+    place
+        .run(&files::Delete, json!({ "path": "workspace/there" }))
+        .unwrap();
+    let text = json!({ "path": "workspace/private", "text": "now a text" });
+    place.run(&files::WriteText, text).unwrap();
+    assert_eq!(place.get("private"), Some(b"now a text".to_vec()));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::files;
 use crate::testing::{Place, Undoing};
 use crate::workspace::{Existing, FileProblem};
 
-/// A disk of one megabyte. `None` where nobody may mount one.
+/// A disk of one megabyte, and of few names. `None` where nobody may mount one.
 struct SmallDisk {
     place: Option<Place>,
     path: std::path::PathBuf,
@@ -29,7 +29,7 @@ impl SmallDisk {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_owned();
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .args(["-t", "tmpfs", "-o", "size=1m,nr_inodes=64", "tmpfs"])
             .arg(&path)
             .output()
             .unwrap();
@@ -51,6 +51,17 @@ impl SmallDisk {
         let piece = vec![0; 4_096];
         let mut file = std::fs::File::create(self.path.join("ballast")).unwrap();
         while file.write_all(&piece).is_ok() {}
+    }
+}
+
+impl SmallDisk {
+    /// Leaves no room for another name.
+    fn use_up_names(&self) {
+        std::fs::create_dir(self.path.join("names")).unwrap();
+        let mut number = 0;
+        while std::fs::File::create(self.path.join(format!("names/{number}"))).is_ok() {
+            number += 1;
+        }
     }
 }
 
@@ -79,6 +90,29 @@ fn a_disk_that_is_full_in_the_middle_leaves_the_space_as_it_was() {
         assert!(failure.retryable);
         assert_eq!(snapshot(place), before, "{} {params}", tool.id());
         std::fs::remove_file(disk.path.join("ballast")).unwrap();
+        place.run(tool, params).unwrap();
+    }
+}
+
+/// Folders and unfinished files need names of their own; a rename and a removal do not.
+#[test]
+fn a_disk_without_room_for_names_leaves_the_space_as_it_was() {
+    let test = "a_disk_without_room_for_names_leaves_the_space_as_it_was";
+    for (tool, params) in samples() {
+        let Some(disk) = SmallDisk::new(test) else { return };
+        let place = disk.place();
+        prepare(place);
+        disk.use_up_names();
+        let before = snapshot(place);
+        let renames = tool.id() == "files.move" && params["to_path"] == "workspace/private";
+        if renames || tool.id() == "files.delete" {
+            place.run(tool, params).unwrap();
+            continue;
+        }
+        let failure = place.run(tool, params.clone()).unwrap_err();
+        assert_eq!(failure.code, Code::DiskFull, "{} {params}: {failure}", tool.id());
+        assert_eq!(snapshot(place), before, "{} {params}", tool.id());
+        std::fs::remove_dir_all(disk.path.join("names")).unwrap();
         place.run(tool, params).unwrap();
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod denied;
 mod disk;
 mod page;
 mod recovery;

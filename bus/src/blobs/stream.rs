@@ -25,7 +25,10 @@ pub struct BlobWriter {
     waiting: Vec<u8>,
     hasher: Sha256,
     bytes: u64,
-    reserved: u64,
+    /// Bytes of it that count as drafted.
+    drafted: u64,
+    /// Bytes of it for which room was made.
+    coming: u64,
 }
 
 impl std::fmt::Debug for BlobWriter {
@@ -57,7 +60,8 @@ impl Blobs {
             waiting: Vec::with_capacity(CHUNK_BYTES),
             hasher: Sha256::new(),
             bytes: 0,
-            reserved: 0,
+            drafted: 0,
+            coming: 0,
         })
     }
 
@@ -94,7 +98,7 @@ impl BlobWriter {
         if size > max {
             return Err(BlobError::TooLarge { size, max });
         }
-        self.reserve(sealed_bytes(size))?;
+        self.draft(sealed_bytes(size))?;
         self.hasher.update(piece);
         self.bytes = size;
         while !piece.is_empty() {
@@ -115,14 +119,33 @@ impl BlobWriter {
         Ok(self.file.write_all(&sealed)?)
     }
 
-    /// Makes sure that there is room for a blob of this size, with whatever else is being written.
-    fn reserve(&mut self, bytes: u64) -> Result<(), BlobError> {
-        let more = bytes.saturating_sub(self.reserved);
+    /// Counts what has no name yet. It may never get one, so that it pushes nothing out; but all of it that is on its way at
+    /// once is not more than the quota.
+    fn draft(&mut self, bytes: u64) -> Result<(), BlobError> {
+        let more = bytes.saturating_sub(self.drafted);
         let mut known = lock(&self.known);
-        self.blobs.make_room(&mut known, &self.folder, more)?;
-        known.coming += more;
-        self.reserved += more;
+        if known.drafted + more > sealed_bytes(self.blobs.quota_bytes) {
+            return Err(BlobError::Full);
+        }
+        known.drafted += more;
+        self.drafted += more;
         Ok(())
+    }
+
+    /// Makes room for all of it, now that it is to be kept; `false` if it is there already.
+    fn make_room(&mut self, name: &str) -> Result<bool, BlobError> {
+        let bytes = sealed_bytes(self.bytes);
+        let mut known = lock(&self.known);
+        if let Some((_, bytes)) = known.by_name.get(name).copied()
+            && touch(&self.folder.join(name)).is_ok()
+        {
+            known.add(name, bytes);
+            return Ok(false);
+        }
+        self.blobs.make_room(&mut known, &self.folder, bytes)?;
+        known.coming += bytes;
+        self.coming = bytes;
+        Ok(true)
     }
 
     /// Gives the blob the name that is made from the digest of its content; durable when it returns. Content that is there
@@ -131,23 +154,16 @@ impl BlobWriter {
         let digest = Digest::from_bytes(std::mem::take(&mut self.hasher).finalize().into());
         let name = name(&digest);
         check_name(&name)?;
-        self.reserve(sealed_bytes(self.bytes))?;
+        self.draft(sealed_bytes(self.bytes))?;
         self.flush(true)?;
-        let place = self.folder.join(&name);
-        {
-            let mut known = lock(&self.known);
-            if let Some((_, bytes)) = known.by_name.get(&name).copied()
-                && touch(&place).is_ok()
-            {
-                known.add(&name, bytes);
-                return Ok(name);
-            }
+        if !self.make_room(&name)? {
+            return Ok(name);
         }
         let context = context(self.shelf, &self.space, &name);
         let head = self.chunks.head(&self.blobs.cipher, &context)?;
         self.file.write_all_at(&head, 0)?;
         self.file.sync_all()?;
-        fs::rename(&self.draft, &place)?;
+        fs::rename(&self.draft, self.folder.join(&name))?;
         File::open(&self.folder)?.sync_all()?;
         lock(&self.known).add(&name, sealed_bytes(self.bytes));
         Ok(name)
@@ -158,7 +174,9 @@ impl Drop for BlobWriter {
     fn drop(&mut self) {
         // After a finish there is no such file any more; otherwise best effort, for the next start removes drafts as well.
         let _ = fs::remove_file(&self.draft);
-        lock(&self.known).coming -= self.reserved;
+        let mut known = lock(&self.known);
+        known.coming -= self.coming;
+        known.drafted -= self.drafted;
     }
 }
 

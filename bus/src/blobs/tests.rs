@@ -311,6 +311,14 @@ fn chunks_that_are_cut_off_swapped_repeated_or_changed_are_noticed() {
     );
 }
 
+/// All that lies on the disk, with a name or without.
+fn on_disk(root: &Path) -> u64 {
+    let lengths = files(root)
+        .into_iter()
+        .map(|path| fs::metadata(path).unwrap().len());
+    lengths.sum()
+}
+
 #[test]
 fn the_quota_holds_for_those_who_write_in_pieces_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -322,7 +330,6 @@ fn the_quota_holds_for_those_who_write_in_pieces_at_once() {
     let mut other = blobs.writer(Shelf::Artifacts, &home).unwrap();
     let piece = counted(6 * CHUNK_BYTES);
     one.write(&piece).unwrap();
-    assert!(!blobs.has(Shelf::Artifacts, &home, &old), "the oldest made room");
     assert_eq!(other.write(&piece), Err(BlobError::Full));
     drop(other);
     assert_eq!(
@@ -332,13 +339,85 @@ fn the_quota_holds_for_those_who_write_in_pieces_at_once() {
             max: quota
         })
     );
+    assert!(on_disk(folder.path()) <= 2 * sealed_bytes(quota));
     drop(one);
     assert!(
-        files(folder.path()).is_empty(),
+        blobs.has(Shelf::Artifacts, &home, &old),
+        "what is never kept has pushed nothing out"
+    );
+    assert_eq!(
+        files(folder.path()).len(),
+        1,
         "what is not finished leaves nothing"
     );
     let again = streamed(&blobs, &home, &counted(10 * CHUNK_BYTES), CHUNK_BYTES);
     assert!(blobs.has(Shelf::Artifacts, &home, &again), "and takes no room");
+    assert!(!blobs.has(Shelf::Artifacts, &home, &old), "the oldest made room");
+    assert!(on_disk(folder.path()) <= sealed_bytes(quota));
+}
+
+#[test]
+fn whoever_finishes_first_makes_room_and_all_that_is_kept_is_within_the_quota() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let quota = 10 * CHUNK_BYTES as u64;
+    let blobs = Arc::new(blobs(folder.path(), quota));
+    let mut names = Vec::new();
+    for round in 0..6_u8 {
+        let mut writers: Vec<_> = (0..3)
+            .map(|_| blobs.writer(Shelf::Artifacts, &home).unwrap())
+            .collect();
+        for (number, writer) in (0_u8..).zip(&mut writers) {
+            writer.write(&vec![round * 3 + number; 3 * CHUNK_BYTES]).unwrap();
+        }
+        for writer in writers {
+            names.push(writer.finish(Digest::hex).unwrap());
+            assert!(blobs.bytes(Shelf::Artifacts, &home).unwrap() <= sealed_bytes(quota));
+        }
+        assert!(on_disk(folder.path()) <= sealed_bytes(quota));
+    }
+    let kept = names
+        .iter()
+        .filter(|name| blobs.has(Shelf::Artifacts, &home, name));
+    assert_eq!(kept.count(), 3);
+}
+
+#[test]
+fn what_is_pinned_stays_and_makes_room_when_nobody_needs_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let quota = 10_000;
+    let blobs = Arc::new(blobs(folder.path(), quota));
+    let contents: Vec<Vec<u8>> = (0..8_u8).map(|number| vec![number; 4_000]).collect();
+    let put = |number: usize| {
+        let content = &contents[number];
+        blobs
+            .put(Shelf::Preimages, &home, &name(content), content)
+            .unwrap();
+    };
+    let has = |number: usize| blobs.has(Shelf::Preimages, &home, &name(&contents[number]));
+    put(0);
+    put(1);
+    let names = [name(&contents[0]), name(&contents[1]), name(b"never stored")];
+    let pins = blobs.pin(Shelf::Preimages, &home, names.iter().map(String::as_str));
+    let (first, second) = (
+        pins.unwrap(),
+        blobs.pin(Shelf::Preimages, &home, [names[0].as_str()]).unwrap(),
+    );
+    (2..6).for_each(put);
+    assert!(has(0) && has(1) && !has(2) && !has(3) && has(4) && has(5));
+    assert!(on_disk(folder.path()) <= 2 * sealed_bytes(quota));
+    drop(first);
+    assert!(has(0) && !has(1), "one is still needed");
+    drop(second);
+    assert!(blobs.bytes(Shelf::Preimages, &home).unwrap() <= sealed_bytes(quota));
+    put(6);
+    put(7);
+    assert!(!has(0) && has(6) && has(7));
+    assert!(matches!(
+        blobs.pin(Shelf::Preimages, &home, ["../x"]),
+        Err(BlobError::Name(_))
+    ));
 }
 
 #[test]

@@ -27,6 +27,11 @@ pub(super) const CASES: &[Case] = &[
     ("an old fence cannot commit", fenced),
     ("actions on one resource run one after another", resources),
     ("a later effect retires earlier keys", retired),
+    ("what is disturbed takes the keys beneath it along", disturbed),
+    (
+        "what was at work while it was disturbed satisfies nothing",
+        overtaken,
+    ),
     ("a lookup claims nothing", lookup),
     ("an admission is decision, delivery and claim in one", admitted),
     ("an admission that is not granted leaves nothing", not_admitted),
@@ -290,12 +295,70 @@ fn retired(bench: &mut Bench<'_>) {
     );
 }
 
+/// A completion after which nothing beneath a resource is where it was.
+fn disturb(bench: &Bench<'_>, name: &str, resource: &str, status: Status) {
+    let moving = Claim {
+        key: None,
+        ..on(resource, claim(name, name, name))
+    };
+    let fence = grant(bench.store.as_ref(), &moving);
+    let mut ended = completion(&moving, status, Some(fence));
+    ended.disturbed = moving.resources.clone();
+    bench.store.commit(ended).wait().unwrap();
+}
+
+fn disturbed(bench: &mut Bench<'_>) {
+    let files = ["file:s/a", "file:s/a/x", "file:s/a/deep/y", "file:s/ab", "file:s"];
+    let write = |round: &str, file: &str| {
+        let plain = file.replace([':', '/'], "-");
+        on(file, claim(&format!("{round}-{plain}"), &plain, &plain))
+    };
+    for file in files {
+        finish(bench.store.as_ref(), &write("one", file), Status::Ok);
+    }
+    let known = |bench: &Bench<'_>, file: &str| {
+        let again = write("look", file);
+        let key = again.key.as_ref().unwrap();
+        let store = bench.store.as_ref();
+        let found = store.lookup(&again.space, key, &again.params_digest, &again.resources);
+        found.unwrap() != Lookup::Unknown
+    };
+    assert!(files.iter().all(|file| known(bench, file)));
+    // Its own resource is retired as ever, and so is all beneath it; also if it failed, and whoever else is called alike.
+    disturb(bench, "move", "file:s/a", Status::Error);
+    for _ in 0..2 {
+        let told: Vec<bool> = files.iter().map(|file| known(bench, file)).collect();
+        assert_eq!(told, [false, false, false, true, true]);
+        bench.reopen();
+    }
+    // What is done after that is done.
+    for file in ["file:s/a/x", "file:s/a/deep/y"] {
+        finish(bench.store.as_ref(), &write("two", file), Status::Ok);
+        let answer = bench.store.claim(write("three", file)).wait().unwrap();
+        assert!(matches!(answer, ClaimAnswer::Done { .. }), "{answer:?}");
+        assert!(known(bench, file));
+    }
+    disturb(bench, "again", "file:s/a/deep", Status::Ok);
+    assert!(known(bench, "file:s/a/x") && !known(bench, "file:s/a/deep/y"));
+    grant(bench.store.as_ref(), &write("four", "file:s/a/deep/y"));
+}
+
+fn overtaken(bench: &mut Bench<'_>) {
+    let write = |name: &str| on("file:s/a/x", claim(name, "k", "p"));
+    let fence = grant(bench.store.as_ref(), &write("slow"));
+    disturb(bench, "move", "file:s/a", Status::Ok);
+    let ended = completion(&write("slow"), Status::Ok, Some(fence));
+    bench.store.commit(ended).wait().unwrap();
+    bench.reopen();
+    finish(bench.store.as_ref(), &write("again"), Status::Ok);
+}
+
 fn lookup(bench: &mut Bench<'_>) {
     let mine = claim("a", "k", "p");
     let look = |bench: &Bench<'_>, params: &str| {
         bench
             .store
-            .lookup(&mine.space, &key("k"), &Digest::of(params.as_bytes()))
+            .lookup(&mine.space, &key("k"), &Digest::of(params.as_bytes()), &[])
             .unwrap()
     };
     assert_eq!(look(bench, "p"), Lookup::Unknown);

@@ -128,7 +128,7 @@ fn receipts_go_before_letters(bench: &mut Bench<'_>) {
         assert_eq!(letters.len(), 1);
         assert_eq!(letters[0].payload.bytes(), Some(&b"failed"[..]));
         let space = claim("old", "old", "p").space;
-        let found = store.lookup(&space, &key("old"), &Digest::of(b"p")).unwrap();
+        let found = store.lookup(&space, &key("old"), &Digest::of(b"p"), &[]).unwrap();
         assert_eq!(found, Lookup::Unknown, "a key holds as long as its receipt");
     }
     // It can be done again, and letters go in their own time.

@@ -119,6 +119,7 @@ pub fn completion(of: &Claim, status: Status, fence: Option<Fence>) -> Completio
         leases: Vec::new(),
         letter: None,
         retire: of.resources.clone(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     }
 }

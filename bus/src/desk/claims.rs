@@ -8,7 +8,7 @@ use super::{Desk, DraftEvent};
 use crate::codec::Hash16;
 use crate::error::StoreError;
 use crate::fold::OpenClaim;
-use crate::keys::{self, Resolution};
+use crate::keys::{self, Disturbance, Resolution};
 use crate::limits::CLAIMS_OPEN_MAX;
 use crate::names::{GroupName, TopicName};
 use crate::record::{ClaimRecord, Payload, Record};
@@ -23,6 +23,8 @@ pub(crate) struct DraftClaim {
     pub(crate) params_digest: Digest,
     pub(crate) intent: Payload,
     pub(crate) resources: Vec<Hash16>,
+    /// Hashes of the resources and of all that they lie beneath, if there is a key.
+    pub(crate) above: Vec<Hash16>,
     /// Its hash in the log.
     pub(crate) leaf: Digest,
 }
@@ -124,7 +126,7 @@ impl Desk<'_> {
             }));
         }
         if let Some(key) = claim.key
-            && let Some(verdict) = self.judge_key(key, &claim.params_digest)?
+            && let Some(verdict) = self.judge_key(key, claim)?
         {
             return Ok(Some(verdict));
         }
@@ -137,11 +139,17 @@ impl Desk<'_> {
         }))
     }
 
-    fn judge_key(&self, key: Hash16, params: &Digest) -> Result<Option<Verdict>, StoreError> {
+    fn judge_key(&self, key: Hash16, claim: &DraftClaim) -> Result<Option<Verdict>, StoreError> {
+        let params = &claim.params_digest;
         let conflict = Some(Verdict::Conflict {
             what: ConflictOf::Key,
         });
-        if let Some(known) = self.resolution(&keys::key(key))? {
+        let known = self.resolution(&keys::key(key))?;
+        let known = match known {
+            Some(known) if self.is_disturbed(&claim.above, |since| since.ordinal > known.ordinal)? => None,
+            known => known,
+        };
+        if let Some(known) = known {
             let same = known.digest == *params;
             return Ok(if same {
                 Some(Verdict::Done {
@@ -167,6 +175,22 @@ impl Desk<'_> {
             .transpose()
             .map(|found| found.filter(|found| found.ordinal >= self.fold.receipts_begin))
             .map_err(|error| index_damaged(&error))
+    }
+
+    /// Whether all beneath one of these was disturbed in such a way.
+    pub(crate) fn is_disturbed(
+        &self,
+        above: &[Hash16],
+        so: impl Fn(Disturbance) -> bool,
+    ) -> Result<bool, StoreError> {
+        for resource in above {
+            if let Some(bytes) = self.view().get(&keys::beneath(*resource))?
+                && so(Disturbance::decode(&bytes).map_err(|error| index_damaged(&error))?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn check_claim(&self, claim: &DraftClaim) -> Result<(), StoreError> {

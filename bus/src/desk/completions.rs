@@ -29,6 +29,9 @@ pub(crate) struct DraftCompletion {
     pub(crate) leases: Vec<LeaseId>,
     pub(crate) letter: Option<NewLetter>,
     pub(crate) retire: Vec<Hash16>,
+    /// Hashes of these and of all that they lie beneath, if there is a key.
+    pub(crate) above: Vec<Hash16>,
+    pub(crate) disturbed: Vec<Hash16>,
     pub(crate) links: Vec<(ActionId, Digest, Vec<LeaseId>)>,
 }
 
@@ -52,6 +55,7 @@ impl Desk<'_> {
         self.check_completion(&draft)?;
         let ordinal = self.fold.next_ordinal;
         let (retired, resources) = self.retirements(&draft)?;
+        let overtaken = self.is_overtaken(&draft)?;
         let DraftCompletion {
             receipt,
             body_hash,
@@ -61,6 +65,8 @@ impl Desk<'_> {
             leases,
             letter,
             links,
+            retire,
+            disturbed,
             ..
         } = draft;
         let attributes = (receipt.action_id.clone(), receipt_id.clone());
@@ -82,6 +88,18 @@ impl Desk<'_> {
             body: Blob::Draft(receipt.body),
         });
         self.emit_logged(record, Some(leaf))?;
+        if !disturbed.is_empty() {
+            self.emit(Record::Disturbed {
+                ordinal,
+                resources: disturbed,
+            })?;
+        }
+        if overtaken {
+            self.emit(Record::Disturbed {
+                ordinal: ordinal + 1,
+                resources: retire,
+            })?;
+        }
         self.receipts.insert(ordinal, receipt_id.clone());
         let mut offsets = Vec::with_capacity(events.len());
         for (topic, event) in events {
@@ -250,6 +268,16 @@ impl Desk<'_> {
                 .filter(|resource| !draft.retire.contains(resource)),
         );
         Ok((retired, if satisfies { resources } else { Vec::new() }))
+    }
+
+    /// Whether what the action has done may have been carried away before it could commit: something above it was disturbed
+    /// while its claim was open. Then its own key is satisfied no longer than that of those before it.
+    fn is_overtaken(&self, draft: &DraftCompletion) -> Result<bool, StoreError> {
+        let action = keys::action_hash(draft.receipt.action_id.as_str());
+        match self.fold.claim_of(action) {
+            Some((held, _)) => self.is_disturbed(&draft.above, |since| since.fence > held),
+            None => Ok(false),
+        }
     }
 
     fn bury_completion(

@@ -271,7 +271,8 @@ impl Out {
             | Record::Noted { .. }
             | Record::LetterResealed { .. }
             | Record::Expired(_)
-            | Record::ClaimMoved { .. } => Ok(()),
+            | Record::ClaimMoved { .. }
+            | Record::Disturbed { .. } => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! From what callers give to what the desk takes: bounds are checked, names hashed and bodies sealed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use effectd_contracts::{IntentEntry, LogEntry, merkle};
@@ -76,6 +77,18 @@ pub(super) fn hash_resources(resources: &[ResourceName]) -> Result<Vec<Hash16>, 
         .collect())
 }
 
+/// Hashes of the resources and of all that they lie beneath, each once.
+pub(super) fn hash_above(resources: &[ResourceName]) -> Vec<Hash16> {
+    let names: BTreeSet<&str> = resources
+        .iter()
+        .flat_map(ResourceName::with_those_above)
+        .collect();
+    names
+        .into_iter()
+        .map(|name| Hash16::of(&[name.as_bytes()]))
+        .collect()
+}
+
 impl Shared {
     pub(super) fn seal(&self, kind: Kind, context: &str, bytes: &[u8]) -> Result<Payload, StoreError> {
         self.vault
@@ -121,6 +134,11 @@ impl Shared {
             leaf: merkle::leaf(&LogEntry::Intent(entry).bytes()),
             key: claim.key.as_ref().map(|key| keys::key_hash(&claim.space, key)),
             resources: hash_resources(&claim.resources)?,
+            above: if claim.key.is_some() {
+                hash_above(&claim.resources)
+            } else {
+                Vec::new()
+            },
             intent: self.seal(Kind::Intent, claim.action_id.as_str(), &claim.intent)?,
             action_id: claim.action_id,
             action_digest: claim.action_digest,
@@ -140,6 +158,7 @@ impl Shared {
             leases,
             letter,
             retire,
+            disturbed,
             links,
         } = completion;
         bound("receipt", receipt.body.len(), BODY_BYTES_MAX)?;
@@ -177,7 +196,13 @@ impl Shared {
             fence,
             leases,
             letter,
+            above: if receipt.key.is_some() {
+                hash_above(&retire)
+            } else {
+                Vec::new()
+            },
             retire: hash_resources(&retire)?,
+            disturbed: hash_resources(&disturbed)?,
             links: links
                 .into_iter()
                 .map(|link| (link.action_id, link.action_digest, link.leases))

@@ -41,6 +41,7 @@ impl Shared {
             | Record::LetterResealed { .. }
             | Record::Expired(_)
             | Record::EventMoved { .. }
+            | Record::Disturbed { .. }
             | Record::ClaimMoved { .. } => Err(unexpected(at.record)),
         }
     }

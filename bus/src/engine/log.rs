@@ -204,6 +204,7 @@ fn log_entry(served: &Served, index: u64, near: &mut Option<(u64, Run)>) -> Resu
         | Record::Expired(_)
         | Record::EventMoved { .. }
         | Record::ClaimMoved { .. }
+        | Record::Disturbed { .. }
         | Record::LetterMoved { .. } => {
             return Err(index_damaged(&Malformed("an entry of the log that is none")));
         }

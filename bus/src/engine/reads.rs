@@ -2,15 +2,16 @@
 
 use effectd_contracts::{EventId, Timestamp};
 
+use super::drafts::hash_above;
 use super::{Served, Shared, timestamp};
 use crate::block;
 use crate::codec::{Malformed, Place, Span};
 use crate::desk::{entry_context, index_damaged};
 use crate::error::StoreError;
 use crate::journal::ADVICE;
-use crate::keys::{self, EntryAt, Resolution, Run, Stored};
+use crate::keys::{self, Disturbance, EntryAt, Resolution, Run, Stored};
 use crate::limits::{PAGE_BYTES_MAX, PAGE_ITEMS_MAX};
-use crate::names::{FamilyName, TopicName};
+use crate::names::{FamilyName, ResourceName, TopicName};
 use crate::record::{EventRecord, Payload, Record};
 use crate::types::events::{Body, EventPage, StoredEvent};
 use crate::types::families::{self, EntryPage};
@@ -265,6 +266,26 @@ impl Shared {
             .transpose()
             .map(|found| found.filter(|found| found.ordinal >= served.live().receipts_begin))
             .map_err(|error| index_damaged(&error))
+    }
+
+    /// Whether something that these resources lie beneath was disturbed after a receipt.
+    pub(crate) fn is_disturbed(
+        &self,
+        served: &Served,
+        resources: &[ResourceName],
+        ordinal: u64,
+    ) -> Result<bool, StoreError> {
+        for above in hash_above(resources) {
+            let found = served.table.view(None).get(&keys::beneath(above))?;
+            let since = found.map(|bytes| Disturbance::decode(&bytes)).transpose();
+            if since
+                .map_err(|error| index_damaged(&error))?
+                .is_some_and(|since| since.ordinal > ordinal)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     // ---- families ----

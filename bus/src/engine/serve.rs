@@ -17,7 +17,7 @@ use crate::limits::{
     BODY_BYTES_MAX, COMPLETION_ITEMS_MAX, DELIVERIES_MAX, LEASE_EVENTS_MAX, OPERATION_BYTES_MAX,
     PAGE_ITEMS_MAX, PUBLISH_EVENTS_MAX,
 };
-use crate::names::{FamilyName, GroupName, TopicName};
+use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
 use crate::stats::Stats;
 use crate::store::Store;
 use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
@@ -202,13 +202,16 @@ impl Store for LocalStore {
         space: &SpaceId,
         key: &IdempotencyKey,
         params_digest: &Digest,
+        resources: &[ResourceName],
     ) -> Result<Lookup, StoreError> {
         let served = self.shared().served();
         served.alive()?;
         let hash = keys::key_hash(space, key);
         // In flight first: what was in flight and is not any more is done by the time the index is asked.
         let open = served.live().open_keys.get(&hash).cloned();
-        if let Some(known) = self.shared().resolved(&served, &keys::key(hash))? {
+        if let Some(known) = self.shared().resolved(&served, &keys::key(hash))?
+            && !self.shared().is_disturbed(&served, resources, known.ordinal)?
+        {
             if known.digest != *params_digest {
                 return Ok(Lookup::Conflict);
             }

@@ -5,7 +5,7 @@ use effectd_contracts::{Digest, Monotonic, Status};
 use super::groups::{Hold, Pending, Tried};
 use super::{Effects, Fold, OpenClaim, When};
 use crate::codec::{Malformed, Place, Span};
-use crate::keys::{self, Dimension, EntryAt, LetterAt, ReceiptAt, Resolution, Run, Stored};
+use crate::keys::{self, Dimension, Disturbance, EntryAt, LetterAt, ReceiptAt, Resolution, Run, Stored};
 use crate::record::{
     ClaimRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord, LetterRecord, ReceiptRecord, Record,
     SettledRecord,
@@ -150,6 +150,16 @@ impl Fold {
             Record::LetterMoved { at_ms, letter } => {
                 let moved = letter_at(place, letter, *at_ms);
                 effects.index.put(keys::letter(letter.letter), moved.encode());
+                Ok(())
+            }
+            Record::Disturbed { ordinal, resources } => {
+                let disturbance = Disturbance {
+                    ordinal: *ordinal,
+                    fence: self.next_fence,
+                };
+                for resource in resources {
+                    effects.index.put(keys::beneath(*resource), disturbance.encode());
+                }
                 Ok(())
             }
         }

@@ -32,6 +32,7 @@ const CLAIM_MOVED: u8 = 18;
 const LETTER_MOVED: u8 = 19;
 /// A letter that tells of each attempt.
 const LETTERED_TRIES: u8 = 20;
+const DISTURBED: u8 = 21;
 
 impl Record {
     /// Appends the record to its block, and turns its drafts into the places where they now lie. `out` holds the block
@@ -151,6 +152,11 @@ impl Record {
                 out.push(u8::from(letter.tries.is_some()));
                 letter.encode(out);
             }
+            Record::Disturbed { ordinal, resources } => {
+                out.push(DISTURBED);
+                put_u64(out, *ordinal);
+                put_hashes(out, resources);
+            }
         }
     }
 
@@ -227,7 +233,11 @@ impl Record {
                 }
             }
             LETTERED_TRIES => Record::Lettered(LetterRecord::decode(reader, true)?),
-            0 | 21..NOTED | 33..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
+            DISTURBED => Record::Disturbed {
+                ordinal: reader.u64()?,
+                resources: hashes(reader)?,
+            },
+            0 | 22..NOTED | 33..=u8::MAX => return Err(Malformed("a record of an unknown kind")),
         };
         reader.end()?;
         Ok(record)

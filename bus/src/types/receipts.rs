@@ -66,6 +66,9 @@ pub struct Completion {
     pub letter: Option<NewLetter>,
     /// What was, or may have been, changed: keys that earlier actions on these resources satisfied are open again.
     pub retire: Vec<ResourceName>,
+    /// Where all that lies beneath was, or may have been, changed: a folder that went elsewhere, a space in which a program ran.
+    /// Keys that earlier actions satisfied on resources whose names begin with one of these and a `/` are open again.
+    pub disturbed: Vec<ResourceName>,
     /// Parked twins that this receipt resolves too; their `receipt_id` is this receipt's.
     pub links: Vec<Link>,
 }

@@ -313,7 +313,7 @@ fn exec(store: &dyn Store, id: &str) {
     say(&format!("committed {id}"));
     let twin = format!("{id}-twin");
     let found = store
-        .lookup(&claim(id, id, "p").space, &key(id), &Digest::of(b"p"))
+        .lookup(&claim(id, id, "p").space, &key(id), &Digest::of(b"p"), &[])
         .unwrap();
     let receipt_id = match found {
         effectd_bus::Lookup::Done { receipt_id } => receipt_id,

@@ -266,6 +266,13 @@ fn records() -> Vec<(&'static str, Record)> {
                 intent: sealed(b"intent"),
             },
         ),
+        (
+            "disturbed",
+            Record::Disturbed {
+                ordinal: 1,
+                resources: vec![Hash16::of(&[b"folder"])],
+            },
+        ),
         ("event moved", moved()),
         (
             "expired",
@@ -369,7 +376,7 @@ fn what_was_stored_is_read_back() {
     let header = block::check(&bytes).unwrap();
     assert_eq!(
         (header.seq, header.records, header.at_ms),
-        (1, 29, 1_800_000_000_000)
+        (1, 30, 1_800_000_000_000)
     );
     let read: Vec<Record> = block::records(&bytes).map(|record| record.unwrap().1).collect();
     let mut builder = Builder::new(1, 0, header.at_ms);

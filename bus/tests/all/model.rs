@@ -256,7 +256,7 @@ fn observe(store: &LocalStore) -> String {
     let by_key = (0..4).map(|on| {
         let (space, on) = (space("shared:test"), key(&format!("k{on}")));
         (0..2)
-            .map(|params| store.lookup(&space, &on, &Digest::of(format!("p{params}").as_bytes())))
+            .map(|params| store.lookup(&space, &on, &Digest::of(format!("p{params}").as_bytes()), &[]))
             .collect::<Vec<_>>()
     });
     let by_key: Vec<_> = by_key.collect();

@@ -1,0 +1,72 @@
+//! What must not go while somebody needs it: an undo keeps what it replaces, and that may be as much as the whole quota.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use effectd_contracts::SpaceId;
+
+use super::{BlobError, Blobs, Known, Shelf, check_name, lock, touch};
+
+/// Blobs that stay where they are until this is dropped.
+pub struct Pins {
+    blobs: Arc<Blobs>,
+    folder: PathBuf,
+    known: Arc<Mutex<Known>>,
+    names: Vec<String>,
+}
+
+impl std::fmt::Debug for Pins {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Pins").field(&self.names.len()).finish()
+    }
+}
+
+impl Blobs {
+    /// Pins those of the blobs that are there. They count as stored now, so that a restart does not find them the oldest.
+    pub fn pin<'n>(
+        self: &Arc<Self>,
+        shelf: Shelf,
+        space: &SpaceId,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Result<Pins, BlobError> {
+        let folder = self.folder(shelf, space);
+        let known = self.shelf(&folder)?;
+        let mut pins = Pins {
+            blobs: self.clone(),
+            folder,
+            known,
+            names: Vec::new(),
+        };
+        {
+            let mut known = lock(&pins.known);
+            for name in names {
+                check_name(name)?;
+                let Some((_, bytes)) = known.by_name.get(name).copied() else {
+                    continue;
+                };
+                if touch(&pins.folder.join(name)).is_ok() {
+                    known.add(name, bytes);
+                    *known.pinned.entry(name.to_owned()).or_default() += 1;
+                    pins.names.push(name.to_owned());
+                }
+            }
+        }
+        Ok(pins)
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let mut known = lock(&self.known);
+        for name in &self.names {
+            if let Some(count) = known.pinned.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    known.pinned.remove(name);
+                }
+            }
+        }
+        // Best effort: whoever stores something next makes room as well.
+        let _ = self.blobs.make_room(&mut known, &self.folder, 0);
+    }
+}
