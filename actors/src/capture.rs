@@ -1,6 +1,9 @@
 //! Makes the receipt: what was measured, in the form that everybody may see.
 
-use effectd_bus::{Completion, Fence, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName, Try};
+use effectd_bus::fingerprint::fingerprint;
+use effectd_bus::{
+    Completion, Fence, Fingerprint, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName, Try,
+};
 use effectd_contracts::{
     Attempt, Choice, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome,
     Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
@@ -146,8 +149,16 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
 }
 
 /// The receipt of something that was done to effectd itself: no tool ran, and nothing in it is secret.
-pub(crate) fn acted(parts: &Parts, key: &DeviceKey, action: &Action<()>) -> Captured {
-    let done = ToolOutput::new(Value::Object(Map::new()), None);
+pub(crate) fn acted(
+    parts: &Parts,
+    key: &DeviceKey,
+    action: &Action<()>,
+    ended: Result<Map<String, Value>, &Failure>,
+) -> Captured {
+    let outcome = ended
+        .as_ref()
+        .map_or_else(|failure| failure.code.outcome(), |_| Outcome::Executed);
+    let done = ended.map(|outputs| ToolOutput::new(Value::Object(outputs), None));
     let account = Account {
         ticket: &action.ticket,
         request: &action.request,
@@ -155,8 +166,8 @@ pub(crate) fn acted(parts: &Parts, key: &DeviceKey, action: &Action<()>) -> Capt
         spec: None,
         ruling: None,
         key: None,
-        result: Ok(&done),
-        outcome: Outcome::Executed,
+        result: done.as_ref().map_err(|failure| *failure),
+        outcome,
         attempts: Vec::new(),
         used: Used::default(),
         isolation: None,
@@ -210,7 +221,7 @@ fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> (Receipt, St
         inputs: shown(parts, account.params, |name| {
             account.plain || spec.is_some_and(|spec| spec.is_public_param(name))
         }),
-        outputs: outputs(parts, account.result.ok(), spec, outcome, account.artifacts),
+        outputs: outputs(parts, &account),
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
         cost: cost(parts, &used, account.attempts.is_empty()),
         timing,
@@ -286,15 +297,14 @@ fn shown(parts: &Parts, fields: &Map<String, Value>, public: impl Fn(&str) -> bo
         .unwrap_or_default()
 }
 
-fn outputs(
-    parts: &Parts,
-    output: Option<&ToolOutput>,
-    spec: Option<&ToolSpec>,
-    outcome: Outcome,
-    artifacts: &[KeptArtifact],
-) -> Map<String, Value> {
-    let Some(output) = output else { return Map::new() };
-    let public = |name: &str| name == "settled_by" || spec.is_some_and(|spec| spec.is_public_result(name));
+fn outputs(parts: &Parts, account: &Account<'_>) -> Map<String, Value> {
+    let Ok(output) = account.result else {
+        return Map::new();
+    };
+    let (spec, outcome, artifacts) = (account.spec, account.outcome, account.artifacts);
+    let public = |name: &str| {
+        account.plain || name == "settled_by" || spec.is_some_and(|spec| spec.is_public_result(name))
+    };
     let mut shown = output
         .result
         .as_object()
@@ -372,6 +382,18 @@ fn may_have_changed(parts: &Parts, refusal: &Refusal) -> Changed {
     }
 }
 
+/// An event about a receipt, as the Store takes it.
+fn announced<T: serde::Serialize>(event: &Event<T>, receipt: &Receipt) -> NewEvent {
+    NewEvent {
+        event_id: event.id.clone(),
+        time: event.time,
+        trace_id: event.traceid.clone(),
+        action_id: Some(receipt.action_id.clone()),
+        // Plain data with text keys, for which serde_json has no failure.
+        body: NewBody::Clear(serde_json::to_vec(event).unwrap_or_default()),
+    }
+}
+
 fn completion(
     parts: &Parts,
     ticket: &Ticket,
@@ -381,14 +403,14 @@ fn completion(
     letter: Option<NewLetter>,
     changed: Changed,
 ) -> Completion {
-    let event = Event::executed(receipt, parts.clock.now());
-    let new_event = NewEvent {
-        event_id: event.id.clone(),
-        time: event.time,
-        trace_id: event.traceid.clone(),
-        action_id: Some(receipt.action_id.clone()),
-        body: NewBody::Clear(serde_json::to_vec(&event).unwrap_or_default()),
-    };
+    let now = parts.clock.now();
+    let executed = announced(&Event::executed(receipt, now), receipt);
+    let mut events = vec![(Topic::ActionExecuted.into(), executed)];
+    if let Some(letter) = &letter {
+        let cause = Fingerprint(fingerprint(&letter.code, &letter.detail)).to_string();
+        let event = Event::dead_letter(receipt, letter.code.clone(), cause, letter.attempts, now);
+        events.push((Topic::DeadLetters.into(), announced(&event, receipt)));
+    }
     Completion {
         receipt: NewReceipt {
             receipt_id: receipt.receipt_id.clone(),
@@ -403,7 +425,7 @@ fn completion(
             time: receipt.timing.ended_at,
             body: body.into_bytes(),
         },
-        events: vec![(Topic::ActionExecuted.into(), new_event)],
+        events,
         fence,
         leases: ticket.lease().into_iter().collect(),
         letter,

@@ -9,7 +9,7 @@ use effectd_contracts::ActionId;
 
 /// Every point there is, in the order of the way, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 31] = [
+pub const POINTS: [&str; 34] = [
     "door.before_publish",
     "door.after_publish",
     "intake.before_lease",
@@ -41,6 +41,9 @@ pub const POINTS: [&str; 31] = [
     "recorder.after_commit",
     "recorder.after_answer",
     "sweeper.begin",
+    "operation.begun",
+    "operation.done",
+    "operation.recorded",
 ];
 
 /// Passes a point with an action in hand.

@@ -194,7 +194,7 @@ impl Gate {
                 return (ruling, Err(failure));
             }
         };
-        let judged = self.switches(request).and_then(|dry_run| {
+        let judged = self.switches(request, entry).and_then(|dry_run| {
             // What redaction put in place of personal data has to fit the tool's schema, too. Where nothing was
             // removed, these are the parameters that the validator saw.
             if !inspection.removed.is_empty() {
@@ -206,12 +206,14 @@ impl Gate {
     }
 
     /// What the operator has switched.
-    fn switches(&self, request: &ActionRequest) -> Result<Option<DryRun>, Failure> {
+    fn switches(&self, request: &ActionRequest, entry: &Entry) -> Result<Option<DryRun>, Failure> {
         let unreadable =
             |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
         let switches = Switches::new(&*self.parts.store);
-        if switches.tool_disabled(&request.tool_id).map_err(unreadable)? {
-            let message = format!("the tool {} is switched off", request.tool_id);
+        // By its own id, whatever alias the request has for it.
+        let tool_id = &entry.spec().tool_id;
+        if switches.tool_disabled(tool_id).map_err(unreadable)? {
+            let message = format!("the tool {tool_id} is switched off");
             return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
         }
         if request.dry_run {
@@ -236,6 +238,7 @@ pub(crate) fn assess(
     // of now, since an action may have waited.
     facts.now = parts.clock.now();
     facts.utc_offset_min = parts.clock.utc_offset_min();
+    Switches::new(&*parts.store).apply(&mut facts);
     let decision = evaluate(&facts, &policy);
     (Ruling { decision, facts }, inspection)
 }

@@ -1,7 +1,7 @@
 //! Dead letters as actions: what each was about, and how it is put on the bus again.
 
 use effectd_bus::{NewBody, NewEvent, Requeued, Store, StoreError, StoredLetter};
-use effectd_contracts::{DecisionData, Event, Timestamp, TraceId, json, limits as bounds};
+use effectd_contracts::{Code, DecisionData, Event, Timestamp, TraceId, json, limits as bounds};
 
 use crate::decisions;
 use crate::limits::REQUEUES_MAX;
@@ -27,29 +27,84 @@ pub fn decision(letter: &StoredLetter) -> Option<DecisionData> {
     event.or_else(|_| json::parse(bytes, max)).ok()
 }
 
-/// Puts a letter's decision on the bus again, with its action id and key. Blocks until that is durable.
-pub fn requeue(store: &dyn Store, number: u64, now: Timestamp) -> Result<Now, StoreError> {
-    let Some(letter) = store.letter(number)? else {
-        return Ok(Now::Gone);
-    };
-    let Some(event) = again(store, &letter, now)? else {
-        let why = "its decision cannot be read any more, or was requeued too often";
-        return Ok(Now::Left(why.to_owned()));
-    };
-    match store.requeue(number, event).wait() {
-        Ok(Requeued::Published { .. }) => Ok(Now::Requeued),
-        Ok(Requeued::Gone) => Ok(Now::Gone),
-        Err(error @ (StoreError::AlreadyReceipted { .. } | StoreError::StaleFence { .. })) => {
-            Ok(Now::Left(error.to_string()))
-        }
-        Err(error) => Err(error),
-    }
+/// What to do about a letter whose effect may have happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfUnknown {
+    /// It stays: only a person can say whether it may be repeated.
+    Leave,
+    /// A person has said that it did not happen.
+    Repeat,
 }
 
-/// Forgets a letter. Blocks until that is durable.
-pub fn purge(store: &dyn Store, number: u64) -> Result<Now, StoreError> {
-    let purged = store.purge(vec![number]).wait()?;
-    Ok(if purged == 1 { Now::Purged } else { Now::Gone })
+/// Whether it is not known if what a letter was about happened.
+pub fn is_unknown(letter: &StoredLetter) -> bool {
+    letter.code == Code::OutcomeUnknown.as_str()
+}
+
+/// Puts the decisions of letters on the bus again, each with its action id and key. Blocks until that is durable, once for all
+/// of them.
+pub fn requeue(
+    store: &dyn Store,
+    numbers: &[u64],
+    now: Timestamp,
+    unknown: IfUnknown,
+) -> Result<Vec<(u64, Now)>, StoreError> {
+    let mut asked = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        let answer = match prepared(store, *number, now, unknown)? {
+            Ok(event) => Ok(store.requeue(*number, event)),
+            Err(now) => Err(now),
+        };
+        asked.push((*number, answer));
+    }
+    let told = asked.into_iter().map(|(number, answer)| {
+        let now = match answer {
+            Err(now) => now,
+            Ok(wait) => match wait.wait() {
+                Ok(Requeued::Published { .. }) => Now::Requeued,
+                Ok(Requeued::Gone) => Now::Gone,
+                Err(error @ (StoreError::AlreadyReceipted { .. } | StoreError::StaleFence { .. })) => {
+                    Now::Left(error.to_string())
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        Ok((number, now))
+    });
+    told.collect()
+}
+
+/// The event that requeues a letter, or why it is not requeued.
+fn prepared(
+    store: &dyn Store,
+    number: u64,
+    now: Timestamp,
+    unknown: IfUnknown,
+) -> Result<Result<NewEvent, Now>, StoreError> {
+    let Some(letter) = store.letter(number)? else {
+        return Ok(Err(Now::Gone));
+    };
+    if unknown == IfUnknown::Leave && is_unknown(&letter) {
+        let why = format!(
+            "whether it happened is not known; look, and say it: `effectd dlq settle {number} --done` or `--not-done`"
+        );
+        return Ok(Err(Now::Left(why)));
+    }
+    let why = "its decision cannot be read any more, or was requeued too often";
+    Ok(again(store, &letter, now)?.ok_or_else(|| Now::Left(why.to_owned())))
+}
+
+/// Forgets letters. Blocks until that is durable, once for all of them.
+pub fn purge(store: &dyn Store, numbers: &[u64]) -> Result<Vec<(u64, Now)>, StoreError> {
+    let asked: Vec<_> = numbers
+        .iter()
+        .map(|number| (*number, store.purge(vec![*number])))
+        .collect();
+    let told = asked.into_iter().map(|(number, wait)| {
+        let now = if wait.wait()? == 1 { Now::Purged } else { Now::Gone };
+        Ok((number, now))
+    });
+    told.collect()
 }
 
 /// The event that puts a letter's decision on the bus again; `None` if it cannot be read any more, or was put there too

@@ -23,6 +23,7 @@ pub mod identity;
 mod leases;
 pub mod log;
 pub mod metrics;
+pub mod operations;
 pub mod parts;
 pub mod preimage;
 pub mod proof;

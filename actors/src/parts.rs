@@ -17,6 +17,7 @@ use crate::held;
 use crate::identity::Identity;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
+use crate::operations::Acting;
 use crate::preimage::Witness;
 use crate::recent::Recent;
 use crate::registry::Registry;
@@ -66,6 +67,8 @@ pub struct Parts {
     pub(crate) recent: Recent,
     /// Who stands at the door with what may not be on disk yet.
     pub(crate) at_door: AtDoor,
+    /// What operators are doing right now.
+    pub(crate) acting: Acting,
     /// Turned on when the runtime stops and its grace is over: whatever runs is killed.
     pub(crate) halt: watch::Sender<bool>,
 }
@@ -134,6 +137,7 @@ impl Parts {
             held: held::Turn::default(),
             recent: Recent::default(),
             at_door: AtDoor::default(),
+            acting: Acting::default(),
             halt: watch::Sender::new(false),
         })
     }

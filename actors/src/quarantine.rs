@@ -55,6 +55,13 @@ pub fn is_quarantined(store: &dyn Store, id: &str) -> Result<bool, StoreError> {
     Ok(store.entry(&family()?, id)?.is_some())
 }
 
+/// One that is quarantined.
+pub fn one(store: &dyn Store, id: &str) -> Result<Option<Quarantined>, StoreError> {
+    checked(id)?;
+    let entry = store.entry(&family()?, id)?;
+    Ok(entry.and_then(|entry| serde_json::from_slice(entry.value.bytes()?).ok()))
+}
+
 /// What is quarantined.
 pub fn list(store: &dyn Store, after: Option<&str>, max: usize) -> Result<QuarantinePage, StoreError> {
     let page = store.entries(&family()?, "", after, max)?;

@@ -10,7 +10,7 @@ use effectd_contracts::{
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::action::{Action, Finished};
 use crate::answers::{Answer, Done};
@@ -168,14 +168,17 @@ impl Recorder {
         Ok(done)
     }
 
-    /// The receipt of something that was done to effectd itself.
-    pub(crate) async fn acted(&self, action: Action<()>) -> Result<(), StoreError> {
+    /// The receipt of something that was done to effectd itself, and what came of it.
+    pub(crate) async fn acted(
+        &self,
+        action: Action<()>,
+        ended: Result<Map<String, Value>, &Failure>,
+    ) -> Result<ReceiptId, StoreError> {
         let signing = self.parts.identity.signing().await;
-        let Captured { receipt, completion } = capture::acted(&self.parts, &signing, &action);
+        let Captured { receipt, completion } = capture::acted(&self.parts, &signing, &action, ended);
         self.commit(completion).await?;
         drop(signing);
-        self.written(&action, receipt, None);
-        Ok(())
+        Ok(self.written(&action, receipt, None).receipt.receipt_id.clone())
     }
 
     /// What a receipt that is on disk leaves in figures and log.

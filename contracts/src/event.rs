@@ -24,6 +24,8 @@ pub enum Topic {
     Approvals,
     /// What operators take aside and hand out again.
     Artifacts,
+    /// What was given up.
+    DeadLetters,
 }
 
 impl Topic {
@@ -34,6 +36,7 @@ impl Topic {
             Topic::ActionExecuted => "ACTION_EXECUTED",
             Topic::Approvals => "APPROVALS",
             Topic::Artifacts => "ARTIFACTS",
+            Topic::DeadLetters => "DEAD_LETTERS",
         }
     }
 
@@ -44,6 +47,7 @@ impl Topic {
             Topic::ActionExecuted => "effectd.action.executed.v1",
             Topic::Approvals => "effectd.approval.v1",
             Topic::Artifacts => "effectd.artifact.v1",
+            Topic::DeadLetters => "effectd.dead_letter.v1",
         }
     }
 }
@@ -244,6 +248,62 @@ impl Event<ArtifactData> {
             tracestate: None,
             spaceid: space,
             data,
+        }
+    }
+}
+
+/// An action was given up: it is a dead letter until somebody requeues, settles or drops it. No parameter ever stands here,
+/// and no words of the failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterData {
+    /// The failing receipt.
+    pub receipt_id: ReceiptId,
+    /// The action.
+    pub action_id: ActionId,
+    /// The tool.
+    pub tool_id: ToolId,
+    /// The subject.
+    pub subject_id: SubjectId,
+    /// Why, as a stable word.
+    pub code: String,
+    /// What all letters of this cause have in common, as `effectd dlq causes` tells it.
+    pub cause: String,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+impl Event<DeadLetterData> {
+    /// The event that tells that an action was given up. Its id follows from the receipt's.
+    pub fn dead_letter(
+        receipt: &Receipt,
+        code: String,
+        cause: String,
+        attempts: u32,
+        time: Timestamp,
+    ) -> Self {
+        let (traceparent, tracestate) = handed_on(receipt.trace_context.clone());
+        Self {
+            specversion: SpecVersion::V1,
+            id: derived_id("dead-letter", receipt.receipt_id.as_str()),
+            source: SOURCE.to_owned(),
+            event_type: Topic::DeadLetters.event_type().to_owned(),
+            subject: receipt.action_id.clone(),
+            time,
+            datacontenttype: JsonType::Json,
+            traceid: receipt.trace_id.clone(),
+            traceparent,
+            tracestate,
+            spaceid: receipt.space_id.clone(),
+            data: DeadLetterData {
+                receipt_id: receipt.receipt_id.clone(),
+                action_id: receipt.action_id.clone(),
+                tool_id: receipt.tool_id.clone(),
+                subject_id: receipt.subject_id.clone(),
+                code,
+                cause,
+                attempts,
+            },
         }
     }
 }

@@ -27,6 +27,7 @@ pub mod approval;
 pub mod event;
 pub mod log;
 pub mod millis;
+pub mod operation;
 pub mod receipt;
 
 pub mod filter;
@@ -37,7 +38,7 @@ pub use approval::{Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Approv
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
 pub use effects::{Effects, FileState, Observed, PathChange, Restore, Seen, Standing, Touch};
-pub use event::{ArtifactData, ArtifactNews, DecisionData, Event, ExecutedData, Topic};
+pub use event::{ArtifactData, ArtifactNews, DeadLetterData, DecisionData, Event, ExecutedData, Topic};
 pub use failure::{Code, Failure, Gate, Phase};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
@@ -48,6 +49,7 @@ pub use log::{
     AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,
 };
 pub use millis::Millis;
+pub use operation::Operation;
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };

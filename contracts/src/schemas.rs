@@ -3,7 +3,7 @@
 use schemars::{Schema, schema_for};
 
 use crate::approval::ApprovalData;
-use crate::event::{ArtifactData, DecisionData, Event, ExecutedData};
+use crate::event::{ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData};
 use crate::failure::Failure;
 use crate::receipt::Receipt;
 use crate::request::ActionRequest;
@@ -20,5 +20,6 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("action-executed-event.json", schema_for!(Event<ExecutedData>)),
         ("approval-event.json", schema_for!(Event<ApprovalData>)),
         ("artifact-event.json", schema_for!(Event<ArtifactData>)),
+        ("dead-letter-event.json", schema_for!(Event<DeadLetterData>)),
     ]
 }

@@ -21,6 +21,8 @@ pub mod socket;
 mod advice;
 mod body;
 mod headers;
+pub mod letters;
+pub mod operations;
 mod patience;
 mod peer;
 pub mod problem;

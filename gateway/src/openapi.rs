@@ -3,7 +3,7 @@
 //! It is served at `/openapi.json` and checked in as `docs/openapi.json`, so that a change of the interface shows in review.
 
 use effectd_contracts::{
-    ActionRequest, AmendmentEntry, Failure, Gate, InclusionProof, LogHead, Outcome, Phase, Receipt,
+    ActionRequest, AmendmentEntry, Failure, Gate, InclusionProof, LogHead, Operation, Outcome, Phase, Receipt,
 };
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
@@ -11,15 +11,14 @@ use utoipa::OpenApi;
 use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
+use crate::letters::{CauseView, LetterList, LetterNow, LetterView, TryView};
+use crate::operations::OperationView;
 use crate::problem::Problem;
 use crate::routes::{
-    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, policy, quarantine, receipts,
-    store, tools,
+    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, operations, policy,
+    quarantine, receipts, store, tools,
 };
-use crate::upkeep::{
-    CauseView, EraseBody, ErasedView, EventList, LetterList, LetterNow, LetterView, RetainedView, StoreView,
-    TryView,
-};
+use crate::upkeep::{EraseBody, ErasedView, EventList, RetainedView, StoreView};
 use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
     HowWord, PromptView, StandingView,
@@ -89,6 +88,7 @@ const SCHEMAS: &str = "/components/schemas";
         dlq::show,
         dlq::requeue,
         dlq::purge,
+        operations::perform,
         store::stats,
         store::events,
         store::retain,
@@ -125,6 +125,7 @@ const SCHEMAS: &str = "/components/schemas";
         LetterList,
         LetterNow,
         LetterView,
+        OperationView,
         EraseBody,
         ErasedView,
         RetainedView,
@@ -196,6 +197,7 @@ fn contracts() -> Map<String, Value> {
     generator.subschema_for::<InclusionProof>();
     generator.subschema_for::<AmendmentEntry>();
     generator.subschema_for::<Failure>();
+    generator.subschema_for::<Operation>();
     generator.subschema_for::<Outcome>();
     generator.subschema_for::<Phase>();
     generator.subschema_for::<Gate>();

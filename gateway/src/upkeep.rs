@@ -1,155 +1,16 @@
-//! What operators do about dead letters and the store: the verbs, and what they answer.
+//! What operators do about the store: the verbs, and what they answer.
 //!
 //! The door speaks them over the socket; the command line uses the same ones on a store that no daemon has open, so that
 //! both give the same answers.
 
 use effectd_actors::erasure::{self, Progress};
-use effectd_actors::letters::{self, Now};
-use effectd_actors::{
-    Blobs, Body, LetterOrigin, Retained, Store, StoreError, StoredEvent, StoredLetter, TopicName, Turn,
-};
+use effectd_actors::{Blobs, Body, Retained, Store, StoreError, StoredEvent, TopicName, Turn};
 use effectd_contracts::{SubjectId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::limits::UPKEEP_PAGE_MAX;
-
-/// One attempt that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct TryView {
-    /// When it ended.
-    pub at: String,
-    /// Why it failed; empty where that can no longer be read.
-    pub error: String,
-}
-
-/// A dead letter, without the parameters of its request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LetterView {
-    /// Its number.
-    pub letter: u64,
-    /// When it was set aside.
-    pub time: String,
-    /// The topic that it was on.
-    pub topic: String,
-    /// The action that it is about.
-    pub action_id: Option<String>,
-    /// The failing receipt.
-    pub receipt_id: Option<String>,
-    /// The tool that was to be called.
-    pub tool_id: Option<String>,
-    /// A stable word for what went wrong.
-    pub code: String,
-    /// What all letters of this cause have in common.
-    pub cause: String,
-    /// How often it was tried.
-    pub attempts: u32,
-    /// The last attempts one by one.
-    pub tries: Vec<TryView>,
-    /// Why, for people; nothing if that can no longer be read.
-    pub detail: Option<String>,
-}
-
-impl From<&StoredLetter> for LetterView {
-    fn from(letter: &StoredLetter) -> Self {
-        let receipt_id = match &letter.origin {
-            LetterOrigin::Completion { receipt_id } => Some(receipt_id.to_string()),
-            LetterOrigin::Delivery { .. } => None,
-        };
-        let detail = match &letter.detail {
-            Body::Clear(bytes) | Body::Opened(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            Body::Shredded => None,
-        };
-        let tries = letter.tries.iter().map(|tried| TryView {
-            at: tried.at.to_string(),
-            error: tried.error.clone(),
-        });
-        Self {
-            letter: letter.letter,
-            time: letter.time.to_string(),
-            topic: letter.topic.to_string(),
-            action_id: letter.action_id.as_ref().map(ToString::to_string),
-            receipt_id,
-            tool_id: letters::decision(letter).map(|decision| decision.request.tool_id.to_string()),
-            code: letter.code.clone(),
-            cause: letter.fingerprint.to_string(),
-            attempts: letter.attempts,
-            tries: tries.collect(),
-            detail,
-        }
-    }
-}
-
-/// Some of the dead letters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LetterList {
-    /// The letters, oldest first; may be none although there are more.
-    pub letters: Vec<LetterView>,
-    /// Where to go on; not there when there are no more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<u64>,
-}
-
-/// Dead letters of one cause.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CauseView {
-    /// What they have in common.
-    pub cause: String,
-    /// The code of the newest.
-    pub code: String,
-    /// How many there are.
-    pub count: u64,
-    /// When the first that is still there was set aside.
-    pub first: String,
-    /// When the last was.
-    pub last: String,
-    /// The newest of them.
-    pub newest: u64,
-}
-
-/// What became of a dead letter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LetterNow {
-    /// Which letter.
-    pub letter: u64,
-    /// `requeued`, `purged`, `gone`, or `left: ` and why.
-    pub now: String,
-}
-
-impl LetterNow {
-    fn of(letter: u64, now: Now) -> Self {
-        let now = match now {
-            Now::Requeued => "requeued".to_owned(),
-            Now::Purged => "purged".to_owned(),
-            Now::Gone => "gone".to_owned(),
-            Now::Left(why) => format!("left: {why}"),
-        };
-        Self { letter, now }
-    }
-
-    /// Whether it stays although it was to go.
-    pub fn is_left(&self) -> bool {
-        self.now.starts_with("left")
-    }
-}
-
-/// Which dead letters.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::IntoParams)]
-#[serde(default, deny_unknown_fields)]
-pub struct LetterQuery {
-    /// Only those of this topic.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic: Option<String>,
-    /// Only those of this cause.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cause: Option<String>,
-    /// Only those of this tool.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool: Option<String>,
-    /// The first letter that is looked at.
-    pub from: u64,
-}
 
 /// What is in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -311,49 +172,6 @@ pub struct EventList {
     pub begin: u64,
     /// The topic's end.
     pub end: u64,
-}
-
-/// One page of dead letters.
-pub fn letters(store: &dyn Store, query: &LetterQuery) -> Result<LetterList, StoreError> {
-    let topic = query.topic.as_deref().map(TopicName::new).transpose()?;
-    let page = store.letters(topic.as_ref(), query.from, UPKEEP_PAGE_MAX.get())?;
-    let views = page.letters.iter().map(LetterView::from);
-    let is_meant = |view: &LetterView| {
-        let cause = query.cause.as_ref().is_none_or(|cause| *cause == view.cause);
-        cause && (query.tool.is_none() || query.tool == view.tool_id)
-    };
-    Ok(LetterList {
-        letters: views.filter(is_meant).collect(),
-        next: page.next,
-    })
-}
-
-/// One dead letter.
-pub fn letter(store: &dyn Store, number: u64) -> Result<Option<LetterView>, StoreError> {
-    Ok(store.letter(number)?.as_ref().map(LetterView::from))
-}
-
-/// The causes that dead letters have in common, most first.
-pub fn causes(store: &dyn Store) -> Result<Vec<CauseView>, StoreError> {
-    let groups = store.letter_groups(None)?.into_iter().map(|group| CauseView {
-        cause: group.fingerprint.to_string(),
-        code: group.code,
-        count: group.count,
-        first: group.first.to_string(),
-        last: group.last.to_string(),
-        newest: group.newest,
-    });
-    Ok(groups.collect())
-}
-
-/// Puts a dead letter on the bus again.
-pub fn requeue(store: &dyn Store, number: u64, now: Timestamp) -> Result<LetterNow, StoreError> {
-    Ok(LetterNow::of(number, letters::requeue(store, number, now)?))
-}
-
-/// Forgets a dead letter.
-pub fn purge(store: &dyn Store, number: u64) -> Result<LetterNow, StoreError> {
-    Ok(LetterNow::of(number, letters::purge(store, number)?))
 }
 
 /// Counts what is in the store.

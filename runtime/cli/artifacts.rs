@@ -41,12 +41,12 @@ enum Verb {
     ///
     /// Its id follows from its content, so that it is taken aside in every space. An event on the topic ARTIFACTS says so.
     #[command(
-        after_help = "Example:\n  effectd artifacts quarantine 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --reason secrets"
+        after_help = "Example:\n  effectd artifacts quarantine 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --reason secrets --yes"
     )]
     Quarantine(quarantine::Quarantine),
     /// Hand an artifact out again
     #[command(
-        after_help = "Example:\n  effectd artifacts release 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+        after_help = "Example:\n  effectd artifacts release 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --yes"
     )]
     Release(quarantine::Release),
     /// List the artifacts that are not handed out

@@ -7,11 +7,12 @@ use clap::Subcommand;
 use effectd_actors::control::Breakers;
 use effectd_actors::control::breakers::View;
 use effectd_actors::{Metrics, Registry};
-use effectd_contracts::SystemClock;
+use effectd_contracts::{Operation, SystemClock};
 use effectd_gateway::views::BreakerView;
 use hyper::Method;
 
 use super::backend::{Trouble, ask_or};
+use super::operate::{self, Confirm};
 use super::output::{Form, Printer};
 use super::{Common, stored};
 use crate::client::{Client, percent_encoded};
@@ -49,11 +50,11 @@ enum Verb {
     #[command(after_help = "Example:\n  effectd breaker show files.write_text")]
     Show(Which),
     /// Open a breaker, until it is reset: the tool is not called any more
-    #[command(after_help = "Example:\n  effectd breaker trip files.write_text")]
-    Trip(Which),
+    #[command(after_help = "Example:\n  effectd breaker trip files.write_text --yes")]
+    Trip(Change),
     /// Close a breaker and forget what it counted
-    #[command(after_help = "Example:\n  effectd breaker reset files.write_text")]
-    Reset(Which),
+    #[command(after_help = "Example:\n  effectd breaker reset files.write_text --yes")]
+    Reset(Change),
 }
 
 #[derive(Debug, clap::Args)]
@@ -61,6 +62,14 @@ struct Which {
     /// Its key: a tool's id, or what requests name in `qos.circuit_breaker_key`
     #[arg(value_name = "KEY")]
     key: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 const COLUMNS: [(&str, usize); 5] = [
@@ -75,6 +84,11 @@ impl BreakerCommand {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
             let many = matches!(self.verb, Verb::List);
+            if let Some((operation, confirm)) = self.verb.operation()
+                && operate::perform(common, &operation, confirm).await?.is_none()
+            {
+                return Ok(Exit::Usage);
+            }
             let views = ask_or(
                 common,
                 async |client| self.verb.ask(client).await,
@@ -108,18 +122,31 @@ fn cells(view: &BreakerView) -> [String; 5] {
 }
 
 impl Verb {
+    /// What is to be done first; what is shown is how it stands then.
+    fn operation(&self) -> Option<(Operation, Confirm)> {
+        let key = |change: &Change| change.which.key.clone();
+        match self {
+            Verb::List | Verb::Show(_) => None,
+            Verb::Trip(change) => Some((Operation::TripBreaker { key: key(change) }, change.confirm)),
+            Verb::Reset(change) => Some((Operation::ResetBreaker { key: key(change) }, change.confirm)),
+        }
+    }
+
+    fn which(&self) -> Option<&Which> {
+        match self {
+            Verb::List => None,
+            Verb::Show(which) => Some(which),
+            Verb::Trip(change) | Verb::Reset(change) => Some(&change.which),
+        }
+    }
+
     async fn ask(&self, client: &mut Client) -> Result<Vec<BreakerView>, Trouble> {
-        let path = |which: &Which, verb: &str| format!("/v1/breakers/{}{verb}", percent_encoded(&which.key));
-        let (method, path) = match self {
-            Verb::List => {
-                let all = client.call(Method::GET, "/v1/breakers", "").await?;
-                return all.map_err(Trouble::Refused);
-            }
-            Verb::Show(which) => (Method::GET, path(which, "")),
-            Verb::Trip(which) => (Method::POST, path(which, "/trip")),
-            Verb::Reset(which) => (Method::POST, path(which, "/reset")),
+        let Some(which) = self.which() else {
+            let all = client.call(Method::GET, "/v1/breakers", "").await?;
+            return all.map_err(Trouble::Refused);
         };
-        let one = client.call(method, &path, "").await?;
+        let path = format!("/v1/breakers/{}", percent_encoded(&which.key));
+        let one = client.call(Method::GET, &path, "").await?;
         one.map(|view| vec![view]).map_err(Trouble::Refused)
     }
 
@@ -130,13 +157,9 @@ impl Verb {
             .map_err(|error| Error::Internal(error.to_string()))?;
         let tools = Arc::new(Registry::default());
         let breakers = Breakers::load(rules, store.into(), Arc::new(SystemClock), metrics, tools);
-        let (which, written) = match self {
-            Verb::List => return Ok(breakers.list().into_iter().map(BreakerView::from).collect()),
-            Verb::Show(which) => (which, Ok(())),
-            Verb::Trip(which) => (which, breakers.trip(&which.key).await),
-            Verb::Reset(which) => (which, breakers.reset(&which.key).await),
+        let Some(which) = self.which() else {
+            return Ok(breakers.list().into_iter().map(BreakerView::from).collect());
         };
-        written.map_err(Error::from)?;
         let view = breakers.show_one(&which.key);
         Ok(vec![view.unwrap_or_else(|| View::untouched(&which.key)).into()])
     }

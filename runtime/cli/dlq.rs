@@ -1,14 +1,19 @@
 //! `effectd dlq`: what could not be done, and what to do about it.
 
+mod drain;
+mod requeue;
+
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
-use effectd_bus::Store;
-use effectd_contracts::{Timestamp, ToolId};
+use effectd_contracts::{Operation, ToolId};
+use effectd_gateway::letters::{self, CauseView, LetterList, LetterQuery, LetterView};
 use effectd_gateway::problem::Problem;
-use effectd_gateway::upkeep::{self, CauseView, LetterList, LetterNow, LetterQuery, LetterView};
 use hyper::Method;
 
 use super::backend::Trouble;
-use super::output::{Form, Printer};
+use super::operate::{self, Confirm, Doing};
+use super::output::{Form, Printer, line, lines};
 use super::stored::Keeper;
 use super::{Common, complain};
 use crate::client::percent_encoded;
@@ -23,21 +28,26 @@ const LETTERS: [(&str, usize); 6] = [
     ("TRIED", 5),
     ("ACTION", 0),
 ];
-const CAUSES: [(&str, usize); 5] = [
+const CAUSES: [(&str, usize); 7] = [
     ("CAUSE", 16),
-    ("CODE", 20),
     ("COUNT", 6),
-    ("FIRST", 24),
-    ("LAST", 24),
+    ("CODE", 18),
+    ("TOOL", 20),
+    ("FIRST", 20),
+    ("LAST", 20),
+    ("SAMPLE", 0),
 ];
+/// Letters that are dropped in one go.
+const CHUNK: usize = 500;
 
-/// List, show, requeue and purge dead letters: actions that were given up
+/// Look after dead letters: actions that were given up
 ///
 /// Through the daemon if one runs, otherwise on the store itself. The files `bus/dlq/<topic>.jsonl` in the state directory
-/// list the same letters at any time.
+/// list the same letters at any time. Whatever changes something says first what, asks (`--yes` answers), and leaves a receipt
+/// that names you.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd dlq causes\n  effectd dlq list --cause 3f2b5f0c9a36e1d0\n  effectd dlq requeue --all"
+    after_help = "Examples:\n  effectd dlq causes\n  effectd dlq list --cause 3f2b5f0c9a36e1d0\n  effectd dlq drain --yes"
 )]
 pub(super) struct DlqCommand {
     #[command(subcommand)]
@@ -63,33 +73,54 @@ enum Command {
         #[command(flatten)]
         shown: Shown,
     },
-    /// List the causes that letters have in common, most frequent first
+    /// List the causes that letters have in common, most frequent first, with a sample of each
     #[command(after_help = "Example:\n  effectd dlq causes")]
     Causes {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Put letters on the bus again, each with its action id and key; they pass every gate again
+    Requeue(requeue::Requeue),
+    Drain(drain::Drain),
+    /// Say of a letter whose outcome is not known whether it happened
     ///
-    /// A letter that was requeued is gone, and requeuing it again does nothing. They are carried out when a daemon runs.
+    /// Look first. With `--done` the letter goes, and the receipt says that you know it happened. With `--not-done` its
+    /// decision is put on the bus again.
     #[command(
-        after_help = "Examples:\n  effectd dlq requeue 0\n  effectd dlq requeue --all --tool files.write_text"
+        after_help = "Examples:\n  effectd dlq settle 0 --done --yes\n  effectd dlq settle 0 --not-done --yes"
     )]
-    Requeue {
+    Settle {
+        /// Which letter
+        #[arg(value_name = "LETTER")]
+        letter: u64,
+        /// It happened
+        #[arg(long, required_unless_present = "not_done", conflicts_with = "not_done")]
+        done: bool,
+        /// It did not happen
+        #[arg(long)]
+        not_done: bool,
         #[command(flatten)]
-        chosen: Chosen,
+        confirm: Confirm,
         #[command(flatten)]
         shown: Shown,
     },
-    /// Forget letters; their receipts stay
+    /// Forget letters; their receipts stay, and one more names you
     #[command(
-        after_help = "Examples:\n  effectd dlq purge 0\n  effectd dlq purge --all --cause 3f2b5f0c9a36e1d0"
+        visible_alias = "purge",
+        after_help = "Examples:\n  effectd dlq drop 0 --yes\n  effectd dlq drop --cause 3f2b5f0c9a36e1d0 --yes"
     )]
-    Purge {
+    Drop {
         #[command(flatten)]
         chosen: Chosen,
         #[command(flatten)]
+        confirm: Confirm,
+        #[command(flatten)]
         shown: Shown,
+    },
+    /// Write letters as JSON lines, oldest first, without parameters
+    #[command(after_help = "Example:\n  effectd dlq export --tool files.write_text")]
+    Export {
+        #[command(flatten)]
+        which: Which,
     },
 }
 
@@ -101,7 +132,7 @@ struct Shown {
 }
 
 /// Which letters are meant.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 struct Which {
     /// Only those of this topic
     #[arg(long, value_name = "TOPIC")]
@@ -119,40 +150,71 @@ struct Chosen {
     /// Which letters
     #[arg(
         value_name = "LETTER",
-        required_unless_present = "all",
-        conflicts_with = "all"
+        required_unless_present_any = ["all", "topic", "cause", "tool"],
+        conflicts_with_all = ["all", "topic", "cause", "tool"]
     )]
     letters: Vec<u64>,
-    /// All of them, or all that the conditions leave
+    /// All of them
     #[arg(long)]
     all: bool,
     #[command(flatten)]
     which: Which,
 }
 
+/// One letter of those that are meant, and no more of it than is needed.
+#[derive(Debug, Clone)]
+struct Pick {
+    letter: u64,
+    action_id: Option<String>,
+    cause: String,
+    code: String,
+}
+
 impl DlqCommand {
     pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(async {
-            let mut keeper = Keeper::reach(common).await?;
-            let exit = self.command.run(&mut keeper).await?;
-            keeper.close()?;
-            Ok(exit)
-        })
+        super::block_on(self.command.run(common))
     }
 }
 
 impl Command {
-    async fn run(&self, keeper: &mut Keeper) -> Result<Exit, Trouble> {
+    async fn run(&self, common: &Common) -> Result<Exit, Trouble> {
+        match self {
+            Command::Requeue(requeue) => return requeue.main(common).await,
+            Command::Drain(drain) => return drain.main(common).await,
+            Command::Drop {
+                chosen,
+                confirm,
+                shown,
+            } => return discard(common, chosen, *confirm, shown.output).await,
+            Command::Settle {
+                letter,
+                done,
+                confirm,
+                shown,
+                ..
+            } => {
+                let (letter, done) = (*letter, *done);
+                let operation = Operation::SettleLetter { letter, done };
+                return operate::main(common, &operation, *confirm, shown.output).await;
+            }
+            Command::List { .. } | Command::Show { .. } | Command::Causes { .. } | Command::Export { .. } => {
+            }
+        }
+        let mut keeper = Keeper::reach(common).await?;
+        let exit = self.look(&mut keeper).await?;
+        keeper.close()?;
+        Ok(exit)
+    }
+
+    /// What changes nothing.
+    async fn look(&self, keeper: &mut Keeper) -> Result<Exit, Trouble> {
         match self {
             Command::List { which, shown } => list(keeper, which, shown.output).await,
             Command::Show { letter, shown } => show(keeper, *letter, shown.output).await,
             Command::Causes { shown } => causes(keeper, shown.output).await,
-            Command::Requeue { chosen, shown } => {
-                let verb = |store: &dyn Store, letter| upkeep::requeue(store, letter, Timestamp::now());
-                rid(keeper, chosen, shown.output, "requeue", verb).await
-            }
-            Command::Purge { chosen, shown } => {
-                rid(keeper, chosen, shown.output, "purge", upkeep::purge).await
+            Command::Export { which } => export(keeper, which).await,
+            Command::Requeue(_) | Command::Drain(_) | Command::Drop { .. } | Command::Settle { .. } => {
+                Ok(Exit::Usage)
             }
         }
     }
@@ -178,9 +240,73 @@ impl Which {
             }
         }
         keeper
-            .ask(Method::GET, &path, |store| upkeep::letters(store, &query))
+            .ask(Method::GET, &path, |store| letters::list(store, &query))
             .await
     }
+}
+
+impl Chosen {
+    /// The letters that are meant. Those that are named need not be there any more.
+    async fn picks(&self, keeper: &mut Keeper) -> Result<Vec<Pick>, Trouble> {
+        let mut picks = Vec::new();
+        for letter in &self.letters {
+            let found = one(keeper, *letter).await?;
+            picks.push(found.map_or_else(|| Pick::gone(*letter), |found| Pick::of(&found)));
+        }
+        let mut from = self.letters.is_empty().then_some(0);
+        while let Some(at) = from {
+            let page = self.which.page(keeper, at).await?;
+            picks.extend(page.letters.iter().map(Pick::of));
+            from = page.next;
+        }
+        Ok(picks)
+    }
+}
+
+impl Pick {
+    fn of(view: &LetterView) -> Self {
+        Self {
+            letter: view.letter,
+            action_id: view.action_id.clone(),
+            cause: view.cause.clone(),
+            code: view.code.clone(),
+        }
+    }
+
+    fn gone(letter: u64) -> Self {
+        Self {
+            letter,
+            action_id: None,
+            cause: String::new(),
+            code: String::new(),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.cause.is_empty()
+    }
+}
+
+/// The letters of each cause, the oldest first.
+fn by_cause(picks: Vec<Pick>) -> BTreeMap<String, Vec<Pick>> {
+    let mut causes: BTreeMap<String, Vec<Pick>> = BTreeMap::new();
+    for pick in picks {
+        causes.entry(pick.cause.clone()).or_default().push(pick);
+    }
+    causes
+}
+
+/// What would happen to so many letters, a line for each cause.
+fn summary(verb: &str, causes: &BTreeMap<String, Vec<Pick>>) -> Vec<String> {
+    let told = causes.iter().filter_map(|(cause, picks)| {
+        let first = picks.first().filter(|pick| !pick.is_gone())?;
+        Some(format!(
+            "{verb} {} of cause {cause} ({})",
+            picks.len(),
+            first.code
+        ))
+    });
+    told.collect()
 }
 
 fn row(printer: &mut Printer, letter: &LetterView) {
@@ -210,30 +336,58 @@ async fn list(keeper: &mut Keeper, which: &Which, form: Form) -> Result<Exit, Tr
     Ok(Exit::Done)
 }
 
-async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trouble> {
+/// The same for files: whoever cannot write them is told.
+async fn export(keeper: &mut Keeper, which: &Which) -> Result<Exit, Trouble> {
+    let mut from = Some(0);
+    while let Some(at) = from {
+        let page = which.page(keeper, at).await?;
+        let texts = page
+            .letters
+            .iter()
+            .filter_map(|letter| serde_json::to_string(letter).ok());
+        if !lines(texts)? {
+            return Ok(Exit::Done);
+        }
+        from = page.next;
+    }
+    Ok(Exit::Done)
+}
+
+/// One letter; `None` if there is none of this number.
+async fn one(keeper: &mut Keeper, number: u64) -> Result<Option<LetterView>, Trouble> {
     let unknown = effectd_bus::StoreError::NotFound {
         what: "the dead letter",
     };
     let found = keeper
         .ask(Method::GET, &format!("/v1/dlq/{number}"), |store| {
-            upkeep::letter(store, number)?.ok_or(unknown)
+            letters::one(store, number)?.ok_or(unknown)
         })
         .await;
-    let letter: LetterView = match found {
-        Err(trouble) if is_unknown(&trouble) => {
-            complain(&format!(
-                "there is no dead letter {number}; `effectd dlq list` tells which there are"
-            ));
-            return Ok(Exit::Failed);
-        }
-        found => found?,
+    match found {
+        Err(trouble) if is_unknown(&trouble) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trouble> {
+    let Some(letter) = one(keeper, number).await? else {
+        complain(&format!(
+            "there is no dead letter {number}; `effectd dlq list` tells which there are"
+        ));
+        return Ok(Exit::Failed);
     };
     let mut printer = Printer::new(form, false, &LETTERS);
     row(&mut printer, &letter);
     printer.finish();
     if form == Form::Table {
+        if let Some(detail) = &letter.detail {
+            line(&format!("  why      {}", detail.escape_debug()));
+        }
+        if let Some(receipt) = &letter.receipt_id {
+            line(&format!("  receipt  {receipt}"));
+        }
         for tried in &letter.tries {
-            super::output::line(&format!("  {}  {}", tried.at, tried.error));
+            line(&format!("  {}  {}", tried.at, tried.error.escape_debug()));
         }
     }
     Ok(Exit::Done)
@@ -250,48 +404,60 @@ fn is_unknown(trouble: &Trouble) -> bool {
     }
 }
 
+async fn all_causes(keeper: &mut Keeper) -> Result<Vec<CauseView>, Trouble> {
+    keeper.ask(Method::GET, "/v1/dlq/causes", letters::causes).await
+}
+
 async fn causes(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
     let mut printer = Printer::new(form, true, &CAUSES);
-    let all: Vec<CauseView> = keeper.ask(Method::GET, "/v1/dlq/causes", upkeep::causes).await?;
-    for cause in all {
+    for cause in all_causes(keeper).await? {
         let value = serde_json::to_value(&cause).unwrap_or_default();
         let count = cause.count.to_string();
+        let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
+        // What tools said is quoted, and must not command the terminal.
+        let sample = cause.sample.unwrap_or_default().escape_debug().to_string();
         printer.row(
             &value,
-            &[&cause.cause, &cause.code, &count, &cause.first, &cause.last],
+            &[
+                &cause.cause,
+                &count,
+                &cause.code,
+                cause.tool_id.as_deref().unwrap_or_default(),
+                &second(&cause.first),
+                &second(&cause.last),
+                &sample,
+            ],
         );
     }
     printer.finish();
     Ok(Exit::Done)
 }
 
-/// Requeues or purges letters, and says of each what became of it.
-async fn rid(
-    keeper: &mut Keeper,
-    chosen: &Chosen,
-    form: Form,
-    verb: &str,
-    directly: impl Fn(&dyn Store, u64) -> Result<LetterNow, effectd_bus::StoreError>,
-) -> Result<Exit, Trouble> {
-    let mut printer = Printer::new(form, true, &[("LETTER", 6), ("NOW", 0)]);
-    let mut left = 0;
-    let (mut letters, mut next) = (chosen.letters.clone(), chosen.all.then_some(0));
-    while !letters.is_empty() || next.is_some() {
-        for letter in std::mem::take(&mut letters) {
-            let path = format!("/v1/dlq/{letter}/{verb}");
-            let told = keeper
-                .ask(Method::POST, &path, |store| directly(store, letter))
-                .await?;
-            left += u32::from(told.is_left());
-            let value = serde_json::to_value(&told).unwrap_or_default();
-            printer.row(&value, &[&told.letter.to_string(), &told.now]);
-        }
-        if let Some(from) = next {
-            let page = chosen.which.page(keeper, from).await?;
-            letters = page.letters.iter().map(|letter| letter.letter).collect();
-            next = page.next;
-        }
+/// Forgets letters, and says of each what became of it.
+async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
+    let mut keeper = Keeper::reach(common).await?;
+    let picks = chosen.picks(&mut keeper).await?;
+    keeper.close()?;
+    let numbers: Vec<u64> = picks.iter().map(|pick| pick.letter).collect();
+    let says = summary("drop", &by_cause(picks));
+    if !says.is_empty() && !confirm.given(&says) {
+        return Ok(Exit::Usage);
+    }
+    let mut printer = Printer::new(form, true, &NOW);
+    for chunk in numbers.chunks(CHUNK) {
+        let letters = chunk.to_vec();
+        let done = operate::ask(common, &Operation::DropLetters { letters }, Doing::ForReal).await?;
+        tell(&mut printer, &done.letters);
     }
     printer.finish();
-    Ok(if left == 0 { Exit::Done } else { Exit::Failed })
+    Ok(Exit::Done)
+}
+
+const NOW: [(&str, usize); 2] = [("LETTER", 6), ("NOW", 0)];
+
+fn tell(printer: &mut Printer, letters: &[letters::LetterNow]) {
+    for now in letters {
+        let value = serde_json::to_value(now).unwrap_or_default();
+        printer.row(&value, &[&now.letter.to_string(), &now.now]);
+    }
 }

@@ -2,18 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use effectd_contracts::{Clock, SystemClock};
-use effectd_gateway::upkeep::{self, EraseBody, ErasedView};
+use effectd_gateway::operations;
+use effectd_gateway::upkeep::{EraseBody, ErasedView};
 use hyper::Method;
 
-use super::backend::Trouble;
+use super::backend::{Trouble, ask_or};
+use super::operate::on_parts;
 use super::output::Form;
 use super::store::show;
-use super::stored::Keeper;
 use super::{Common, complain};
-use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime::blobs;
 
 /// How long what is under way may take to end, and how often it is looked at.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,10 +33,7 @@ pub(super) struct Erase {
 
 impl Erase {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let mut keeper = Keeper::reach(common).await?;
-        let told = self.erase(&mut keeper).await;
-        keeper.close()?;
-        let told = told?;
+        let told = self.erase(common).await?;
         show(&serde_json::to_value(&told).unwrap_or_default(), self.output);
         if !told.held.is_empty() {
             complain(&format!(
@@ -61,7 +56,7 @@ impl Erase {
     }
 
     /// Asks until it is done, something else is needed first, or it takes too long.
-    async fn erase(&self, keeper: &mut Keeper) -> Result<ErasedView, Trouble> {
+    async fn erase(&self, common: &Common) -> Result<ErasedView, Trouble> {
         let end = Instant::now() + PATIENCE;
         let mut all = ErasedView::default();
         loop {
@@ -71,19 +66,26 @@ impl Erase {
                 begun: all.begun,
                 swept: all.swept,
             };
-            let told: ErasedView = match keeper {
-                Keeper::Daemon(client) => {
+            let mut alone = false;
+            let told: ErasedView = ask_or(
+                common,
+                async |client| {
                     let body = serde_json::to_vec(&body).unwrap_or_default();
                     let told = client.call(Method::POST, "/v1/store/erase", body).await?;
-                    told.map_err(Trouble::Refused)?
-                }
-                Keeper::Direct { store, state, .. } => {
-                    upkeep::erase(&**store, &blobs(state)?, SystemClock.now(), &body).map_err(Error::from)?
-                }
-            };
+                    told.map_err(Trouble::Refused)
+                },
+                async |state| {
+                    alone = true;
+                    on_parts(common, state, async |parts, by| {
+                        operations::erase(parts.clone(), body.clone(), by).await
+                    })
+                    .await
+                },
+            )
+            .await?;
             all = all.and(told);
-            if all.done || all.waiting == 0 || matches!(keeper, Keeper::Direct { .. }) || Instant::now() > end
-            {
+            // Where nobody else is, nothing ends by waiting.
+            if all.done || all.waiting == 0 || alone || Instant::now() > end {
                 return Ok(all);
             }
             tokio::time::sleep(LOOK_AGAIN).await;

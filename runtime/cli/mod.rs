@@ -17,7 +17,9 @@ mod grants;
 mod init;
 mod keys;
 mod listing;
+mod operate;
 mod output;
+mod pause;
 mod policy;
 mod receipts;
 mod run;
@@ -113,6 +115,8 @@ enum Command {
     Approvals(approvals::ApprovalsCommand),
     Grants(grants::GrantsCommand),
     Tools(tools::ToolsCommand),
+    Pause(pause::Pause),
+    Resume(pause::Resume),
     Undo(undo::Undo),
     Serve(serve::Serve),
     Init(init::Init),
@@ -161,6 +165,8 @@ pub fn main() -> ExitCode {
         Command::Approvals(approvals) => approvals.main(&common),
         Command::Grants(grants) => grants.main(&common),
         Command::Tools(tools) => tools.main(&common),
+        Command::Pause(pause) => pause.main(&common),
+        Command::Resume(resume) => resume.main(&common),
         Command::Undo(undo) => undo.main(&common),
         Command::Serve(serve) => start_serving(serve, &common),
         Command::Config(config) => config.main(&common),

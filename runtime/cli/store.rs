@@ -3,23 +3,25 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use effectd_actors::retention;
+use effectd_bus::Turn;
 use effectd_bus::embedded::EmbeddedConfig;
 use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
 use effectd_bus::embedded::salvage::{Salvaged, salvage};
-use effectd_bus::{Retention, Turn};
 use effectd_contracts::SystemClock;
+use effectd_gateway::operations;
 use effectd_gateway::upkeep::{self, EventList, RetainedView, StoreView};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::backend::{Trouble, client_state};
+use super::backend::{Trouble, ask_or, client_state};
+use super::operate::on_parts;
 use super::output::{Form, Printer};
 use super::stored::Keeper;
 use super::{Common, complain};
 use crate::client::percent_encoded;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime::blobs;
 use crate::state::State;
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
@@ -274,26 +276,27 @@ async fn stats(common: &Common, form: Form) -> Result<Exit, Trouble> {
 
 /// Takes turns until there is no more to let go.
 async fn retain(common: &Common, dry_run: bool, form: Form) -> Result<Exit, Trouble> {
-    let mut keeper = Keeper::reach(common).await?;
-    let (retention, blobs) = match &keeper {
-        Keeper::Direct { state, config, .. } => (config.pipeline.retention.clone(), Some(blobs(state)?)),
-        Keeper::Daemon(_) => (Retention::default(), None),
-    };
-    let turn = if dry_run { Turn::Preview } else { Turn::LetGo };
     let mut all: Option<RetainedView> = None;
     loop {
-        let path = format!("/v1/store/retain?preview={dry_run}");
-        let told: RetainedView = keeper
-            .ask(Method::POST, &path, |store| {
-                let told = store.retain(&retention, turn)?;
-                if let (Turn::LetGo, Some(since), Some(blobs)) = (turn, told.since, &blobs)
-                    && let Err(error) = blobs.expire(since)
-                {
-                    complain(&error);
-                }
-                Ok(told.into())
-            })
-            .await?;
+        let told: RetainedView = ask_or(
+            common,
+            async |client| {
+                let path = format!("/v1/store/retain?preview={dry_run}");
+                let told = client.call(Method::POST, &path, "").await?;
+                told.map_err(Trouble::Refused)
+            },
+            async |state| {
+                on_parts(common, state, async |parts, by| {
+                    if dry_run {
+                        retention::turn(parts, Turn::Preview).map(RetainedView::from)
+                    } else {
+                        operations::retain(parts.clone(), by).await
+                    }
+                })
+                .await
+            },
+        )
+        .await?;
         let more = told.more;
         all = Some(match all {
             None => told,
@@ -303,7 +306,6 @@ async fn retain(common: &Common, dry_run: bool, form: Form) -> Result<Exit, Trou
             break;
         }
     }
-    keeper.close()?;
     show(&serde_json::to_value(&all).unwrap_or_default(), form);
     Ok(Exit::Done)
 }

@@ -114,11 +114,7 @@ pub(super) async fn wait_for(common: &Common, action: &ActionId, wait: Duration)
 /// Who has the store: the daemon, or, where none runs, this process.
 pub(super) enum Keeper {
     Daemon(Client),
-    Direct {
-        store: Box<dyn Store>,
-        state: State,
-        config: Box<Config>,
-    },
+    Direct { store: Box<dyn Store> },
 }
 
 impl Keeper {
@@ -131,9 +127,8 @@ impl Keeper {
             Err(ClientError::NoDaemon(_)) => {
                 State::existing(&path)?;
                 say_direct(&socket, &path);
-                let (state, store) = open(common, &path)?;
-                let config = Box::new(direct_config(common, state.path())?);
-                Ok(Keeper::Direct { store, state, config })
+                let (_, store) = open(common, &path)?;
+                Ok(Keeper::Direct { store })
             }
             Err(error) => Err(error.into()),
             Ok(()) => Ok(Keeper::Daemon(client)),
@@ -149,12 +144,12 @@ impl Keeper {
     ) -> Result<T, Trouble> {
         match self {
             Keeper::Daemon(client) => client.call(method, path, "").await?.map_err(Trouble::Refused),
-            Keeper::Direct { store, .. } => Ok(directly(&**store).map_err(crate::error::Error::from)?),
+            Keeper::Direct { store } => Ok(directly(&**store).map_err(crate::error::Error::from)?),
         }
     }
 
     pub(super) fn close(self) -> Result<(), Trouble> {
-        if let Keeper::Direct { store, .. } = self {
+        if let Keeper::Direct { store } = self {
             store.close().map_err(crate::error::Error::from)?;
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! `effectd tools`: what can happen here, and trying one out.
 
+mod switch;
+
 use clap::builder::PossibleValue;
 use effectd_actors::{Entry, Registry};
 use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, SubjectId, ToolId, ToolSpec};
@@ -16,7 +18,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::tools::registry;
 
-/// List, show and try the tools
+/// List, show and try the tools, and switch them off and on
 #[derive(Debug, clap::Args)]
 pub(super) struct ToolsCommand {
     #[command(subcommand)]
@@ -28,6 +30,9 @@ enum Command {
     List(List),
     Show(Show),
     Try(Box<Try>),
+    Disable(switch::Disable),
+    Enable(switch::Enable),
+    SetCaps(switch::SetCaps),
 }
 
 /// List the tools
@@ -118,6 +123,9 @@ impl ToolsCommand {
                 Command::List(list) => list.main(common).await,
                 Command::Show(show) => show.main(common).await,
                 Command::Try(attempt) => attempt.main(common).await,
+                Command::Disable(disable) => disable.main(common).await,
+                Command::Enable(enable) => enable.main(common).await,
+                Command::SetCaps(set) => set.main(common).await,
             }
         })
     }

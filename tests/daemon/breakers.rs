@@ -22,7 +22,7 @@ fn a_tripped_breaker_refuses_with_a_receipt_until_it_is_reset() {
         (&json!("closed"), &json!(0))
     );
     let tripped = place
-        .effectd(&["breaker", "trip", KEY, "-o", "json"], None)
+        .effectd(&["breaker", "trip", KEY, "--yes", "-o", "json"], None)
         .json(0);
     assert_eq!(
         (&tripped["state"], &tripped["cause"]),
@@ -41,7 +41,7 @@ fn a_tripped_breaker_refuses_with_a_receipt_until_it_is_reset() {
         .post("/v1/actions?wait=true", &write_note("a2", "a.txt", "x"))
         .problem(502, "breaker_open");
     let reset = place
-        .effectd(&["breaker", "reset", KEY, "-o", "json"], None)
+        .effectd(&["breaker", "reset", KEY, "--yes", "-o", "json"], None)
         .json(0);
     assert_eq!(reset["state"], "closed");
     let done = daemon.post("/v1/actions?wait=true", &write_note("a3", "a.txt", "x"));

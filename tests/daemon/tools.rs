@@ -49,7 +49,7 @@ fn an_artifact_that_is_taken_aside_is_not_handed_out_by_the_daemon() {
     let id = put["receipt"]["outputs"]["artifact_ids"][0].as_str().unwrap();
     let path = format!("/v1/receipts/{receipt}/artifacts/{id}");
     assert!(run(&["artifacts", "get", receipt]).0.stdout == content);
-    let aside = run(&["artifacts", "quarantine", id, "-o", "json"]).json(0);
+    let aside = run(&["artifacts", "quarantine", id, "--yes", "-o", "json"]).json(0);
     assert!(aside["by"].as_str().unwrap().starts_with("user://"), "{aside}");
     daemon.get(&path).problem(403, "artifact_quarantined");
     let refused = run(&["artifacts", "get", receipt]);
@@ -62,7 +62,7 @@ fn an_artifact_that_is_taken_aside_is_not_handed_out_by_the_daemon() {
         run(&["artifacts", "quarantined", "-o", "json"]).json(0)[0]["artifact_id"],
         id
     );
-    assert_eq!(run(&["artifacts", "release", id]).code(), 0);
+    assert_eq!(run(&["artifacts", "release", id, "--yes"]).code(), 0);
     assert!(run(&["artifacts", "get", receipt]).0.stdout == content);
     daemon
         .post("/v1/artifacts/short/quarantine", &serde_json::json!({}))

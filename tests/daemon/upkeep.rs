@@ -106,10 +106,10 @@ fn dead_letters_are_looked_after_while_the_daemon_runs() {
         (&causes[0]["count"], causes.as_array().map(Vec::len)),
         (&json!(3), Some(1))
     );
-    assert_eq!(through(&place, &["dlq", "purge", "2"]).code(), 0);
-    let requeued = through(&place, &["dlq", "requeue", "--all", "-o", "json"]).json(0);
+    assert_eq!(through(&place, &["dlq", "purge", "2", "--yes"]).code(), 0);
+    let requeued = through(&place, &["dlq", "requeue", "--all", "--yes", "-o", "json"]).json(0);
     assert_eq!(requeued.as_array().map(Vec::len), Some(2), "{requeued}");
-    let again = through(&place, &["dlq", "requeue", "0", "-o", "json"]).json(0);
+    let again = through(&place, &["dlq", "requeue", "0", "--yes", "-o", "json"]).json(0);
     assert_eq!(again[0]["now"], "gone");
     // The daemon carries them out by itself.
     for action in ["l-0", "l-1"] {

@@ -202,6 +202,7 @@ fn an_artifact_is_put_got_taken_aside_and_released() {
         &id,
         "--reason",
         "it has secrets in it",
+        "--yes",
         "-o",
         "json",
     ])
@@ -232,14 +233,14 @@ fn an_artifact_is_put_got_taken_aside_and_released() {
     let news = place.effectd(&["store", "export", "ARTIFACTS"], None).stdout();
     assert!(news.contains("quarantined") && news.contains(&id), "{news}");
 
-    assert_eq!(by_hand(&["release", &id]).code(), 0);
+    assert_eq!(by_hand(&["release", &id, "--yes"]).code(), 0);
     assert_eq!(
-        by_hand(&["release", &id]).code(),
+        by_hand(&["release", &id, "--yes"]).code(),
         1,
         "it is not quarantined any more"
     );
     assert_eq!(by_hand(&["quarantined", "-o", "json"]).json(0), json!([]));
     get("again").json(0);
     assert!(by_hand(&["get", receipt_id]).0.stdout == content);
-    assert_eq!(by_hand(&["quarantine", "../x"]).code(), 2);
+    assert_eq!(by_hand(&["quarantine", "../x", "--yes"]).code(), 2);
 }

@@ -139,13 +139,13 @@ fn a_dead_letter_is_requeued_once_and_carried_out() {
     let causes = place.effectd(&["dlq", "causes"], None);
     assert!(causes.stdout().contains(cause), "{}", causes.stdout());
     assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 0);
-    let requeued = place.effectd(&["dlq", "requeue", "--all", "--cause", cause], None);
+    let requeued = place.effectd(&["dlq", "requeue", "--cause", cause, "--yes"], None);
     assert!(
         requeued.code() == 0 && requeued.stdout().contains("requeued"),
         "{}",
         requeued.stderr()
     );
-    let again = place.effectd(&["dlq", "requeue", "0"], None);
+    let again = place.effectd(&["dlq", "requeue", "0", "--yes"], None);
     assert!(
         again.code() == 0 && again.stdout().contains("gone"),
         "{}",
@@ -163,7 +163,7 @@ fn a_purged_letter_is_gone() {
     let place = Place::new();
     assert_eq!(place.run(&write_note("first", "workspace/x", "x")).code(), 0);
     leave_letter(&place, "again");
-    let purged = place.effectd(&["dlq", "purge", "0", "-o", "json"], None);
+    let purged = place.effectd(&["dlq", "drop", "0", "--yes", "-o", "json"], None);
     assert!(
         purged.code() == 0 && purged.stdout().contains("purged"),
         "{}",

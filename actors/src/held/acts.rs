@@ -151,8 +151,8 @@ pub(crate) async fn finish(parts: &Arc<Parts>, act: &Act) -> Result<(), StoreErr
     let decision = act.decision(parts)?;
     let action = standing(parts, decision, act.trace_id.clone(), act.at);
     let recorder = Recorder { parts: parts.clone() };
-    match recorder.acted(action).await {
-        Ok(()) | Err(StoreError::AlreadyReceipted { .. }) => {}
+    match recorder.acted(action, Ok(Map::new())).await {
+        Ok(_) | Err(StoreError::AlreadyReceipted { .. }) => {}
         Err(error) => return Err(error),
     }
     hit("held.after_act", &act.action_id).await;

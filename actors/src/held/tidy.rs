@@ -19,6 +19,7 @@ use crate::decisions::standing;
 use crate::failpoint::hit;
 use crate::gate::Ruling;
 use crate::messages::Refusal;
+use crate::operations;
 use crate::parts::Parts;
 use crate::recorder::Recorder;
 
@@ -46,6 +47,7 @@ pub(crate) async fn all(parts: &Arc<Parts>) -> Result<usize, StoreError> {
         .holds_open
         .set(i64::try_from(open).unwrap_or(i64::MAX));
     acts::finish_all(parts).await?;
+    operations::finish_all(parts).await?;
     Ok(open)
 }
 

@@ -9,12 +9,12 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::control::Breakers;
 use effectd_actors::control::breakers::View;
+use effectd_contracts::Operation;
 use effectd_contracts::limits::ID_BYTES_MAX;
-use effectd_contracts::{Code, Failure, Phase};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{json, operators};
+use super::{json, operations, operators};
 use crate::desk::Desk;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -119,8 +119,8 @@ pub(crate) async fn trip(
 ) -> Result<Response, Problem> {
     operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
-    let written = breakers(&desk).trip(&key).await;
-    changed(&desk, &key, written)
+    operations::done(&desk, &peer, Operation::TripBreaker { key: key.clone() }).await?;
+    Ok(shown(&desk, &key))
 }
 
 /// Close a circuit breaker and forget what it counted
@@ -143,20 +143,12 @@ pub(crate) async fn reset(
 ) -> Result<Response, Problem> {
     operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
-    let written = breakers(&desk).reset(&key).await;
-    changed(&desk, &key, written)
+    operations::done(&desk, &peer, Operation::ResetBreaker { key: key.clone() }).await?;
+    Ok(shown(&desk, &key))
 }
 
 fn breakers(desk: &Desk) -> &Breakers {
     &desk.pipeline().parts().control.breakers
-}
-
-fn changed(desk: &Desk, key: &str, written: Result<(), impl std::fmt::Display>) -> Result<Response, Problem> {
-    written.map_err(|error| {
-        let why = error.to_string();
-        Problem::failed(&Failure::new(Code::StoreUnavailable, Phase::Accept, why))
-    })?;
-    Ok(shown(desk, key))
 }
 
 /// A key that a request could have.

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::StoreError;
+use effectd_contracts::Operation;
 
-use super::{operators, query_invalid};
+use super::{json, operations, operators, query_invalid};
 use crate::desk::Desk;
+use crate::letters::{self, CauseView, LetterList, LetterNow, LetterQuery, LetterView};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-use crate::upkeep::{self, CauseView, LetterList, LetterNow, LetterQuery, LetterView};
 
 const WHO: &str = "dead letters are";
 
@@ -34,7 +36,7 @@ pub(crate) async fn list(
 ) -> Result<Response, Problem> {
     operators::only(&peer, WHO)?;
     let Query(query) = query.map_err(|error| query_invalid(&error))?;
-    operators::with_parts(&desk, move |parts| upkeep::letters(&*parts.store, &query)).await
+    operators::with_parts(&desk, move |parts| letters::list(&*parts.store, &query)).await
 }
 
 /// The causes that dead letters have in common, most frequent first
@@ -52,7 +54,7 @@ pub(crate) async fn causes(
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
     operators::only(&peer, WHO)?;
-    operators::with_parts(&desk, |parts| upkeep::causes(&*parts.store)).await
+    operators::with_parts(&desk, |parts| letters::causes(&*parts.store)).await
 }
 
 /// One dead letter
@@ -78,7 +80,7 @@ pub(crate) async fn show(
         what: "the dead letter",
     };
     operators::with_parts(&desk, move |parts| {
-        upkeep::letter(&*parts.store, letter)?.ok_or(unknown)
+        letters::one(&*parts.store, letter)?.ok_or(unknown)
     })
     .await
 }
@@ -103,10 +105,8 @@ pub(crate) async fn requeue(
 ) -> Result<Response, Problem> {
     operators::only(&peer, WHO)?;
     let letter = number(letter)?;
-    operators::with_parts(&desk, move |parts| {
-        upkeep::requeue(&*parts.store, letter, parts.clock.now())
-    })
-    .await
+    let letters = vec![letter];
+    one_of(&desk, &peer, Operation::RequeueLetters { letters }).await
 }
 
 /// Forget a dead letter; its receipt stays
@@ -127,7 +127,16 @@ pub(crate) async fn purge(
 ) -> Result<Response, Problem> {
     operators::only(&peer, WHO)?;
     let letter = number(letter)?;
-    operators::with_parts(&desk, move |parts| upkeep::purge(&*parts.store, letter)).await
+    let letters = vec![letter];
+    one_of(&desk, &peer, Operation::DropLetters { letters }).await
+}
+
+/// Does it about one letter, and says what became of that one.
+async fn one_of(desk: &Desk, peer: &Peer, operation: Operation) -> Result<Response, Problem> {
+    let told = operations::done(desk, peer, operation).await?;
+    let now = told.letters.into_iter().next();
+    let gone = || Problem::of(Kind::LetterUnknown, "there is no such dead letter");
+    Ok(json(StatusCode::OK, &now.ok_or_else(gone)?))
 }
 
 fn number(letter: Result<Path<u64>, PathRejection>) -> Result<u64, Problem> {

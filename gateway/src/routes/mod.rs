@@ -9,6 +9,7 @@ pub(crate) mod grants;
 pub(crate) mod groups;
 pub(crate) mod health;
 pub(crate) mod log;
+pub(crate) mod operations;
 mod operators;
 pub(crate) mod policy;
 pub(crate) mod quarantine;
@@ -83,6 +84,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/dlq/{letter}", get(dlq::show))
         .route("/v1/dlq/{letter}/requeue", post(dlq::requeue))
         .route("/v1/dlq/{letter}/purge", post(dlq::purge))
+        .route("/v1/operations", post(operations::perform))
         .route("/v1/store", get(store::stats))
         .route("/v1/store/topics/{topic}", get(store::events))
         .route("/v1/store/retain", post(store::retain))

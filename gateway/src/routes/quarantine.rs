@@ -9,10 +9,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::quarantine;
-use effectd_contracts::json as strict;
+use effectd_contracts::{Operation, json as strict};
 use serde::Deserialize;
 
-use super::{json, operators, query_invalid};
+use super::{json, operations, operators, query_invalid};
 use crate::desk::Desk;
 use crate::limits::{CHANGE_BYTES_MAX, UPKEEP_PAGE_MAX};
 use crate::peer::Peer;
@@ -83,12 +83,20 @@ pub(crate) async fn quarantine(
         strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
             .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?
     };
-    let parts = desk.pipeline().parts();
-    let by = peer.principal.as_str();
-    let done = quarantine::quarantine(&*parts.store, &*parts.clock, &id, by, told.reason).await;
+    let reason = told.reason.clone();
+    let artifact_id = id.clone();
+    operations::done(
+        &desk,
+        &peer,
+        Operation::QuarantineArtifact { artifact_id, reason },
+    )
+    .await?;
+    let aside = quarantine::one(&*desk.pipeline().parts().store, &id);
+    let aside = aside.map_err(|error| operators::refused(&error))?;
+    let gone = || Problem::of(Kind::ArtifactUnknown, "somebody has released it since");
     Ok(json(
         StatusCode::OK,
-        &QuarantineView::from(done.map_err(|error| operators::refused(&error))?),
+        &QuarantineView::from(aside.ok_or_else(gone)?),
     ))
 }
 
@@ -111,9 +119,9 @@ pub(crate) async fn release(
 ) -> Result<Response, Problem> {
     operators::only(&peer, WHAT)?;
     let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
-    let parts = desk.pipeline().parts();
-    let done = quarantine::release(&*parts.store, &*parts.clock, &id, peer.principal.as_str()).await;
-    let released = done.map_err(|error| operators::refused(&error))?;
+    let artifact_id = id.clone();
+    let released = operations::done(&desk, &peer, Operation::ReleaseArtifact { artifact_id }).await?;
+    let released = released.changed;
     Ok(json(
         StatusCode::OK,
         &ReleaseView {

@@ -12,9 +12,11 @@ use effectd_actors::{Store, TopicName, Turn, Watch, retention};
 use effectd_contracts::json as strict;
 use serde::Deserialize;
 
+use super::operations::to_its_end;
 use super::{json, operators, query_invalid};
 use crate::desk::{Desk, unavailable};
 use crate::limits::CHANGE_BYTES_MAX;
+use crate::operations;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::replay;
@@ -39,7 +41,7 @@ pub(crate) struct From {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Preview {
     /// Only say what would be done.
-    preview: bool,
+    pub(super) preview: bool,
 }
 
 /// What is in the store
@@ -141,11 +143,14 @@ pub(crate) async fn retain(
 ) -> Result<Response, Problem> {
     operators::only(&peer, WHO)?;
     let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
-    let turn = if preview { Turn::Preview } else { Turn::LetGo };
-    operators::with_parts(&desk, move |parts| {
-        retention::turn(parts, turn).map(RetainedView::from)
-    })
-    .await
+    if preview {
+        return operators::with_parts(&desk, move |parts| {
+            retention::turn(parts, Turn::Preview).map(RetainedView::from)
+        })
+        .await;
+    }
+    let told = to_its_end(&desk, &peer, operations::retain).await?;
+    Ok(json(StatusCode::OK, &told))
 }
 
 /// Erase subjects
@@ -172,8 +177,6 @@ pub(crate) async fn erase(
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let body: EraseBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
         .map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
-    operators::with_parts(&desk, move |parts| {
-        upkeep::erase(&*parts.store, &parts.blobs, parts.clock.now(), &body)
-    })
-    .await
+    let told = to_its_end(&desk, &peer, move |parts, by| operations::erase(parts, body, by)).await?;
+    Ok(json(StatusCode::OK, &told))
 }

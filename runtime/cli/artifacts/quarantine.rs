@@ -1,17 +1,16 @@
 //! `effectd artifacts quarantine|release|quarantined`: what operators take aside.
 
 use effectd_actors::quarantine;
-use effectd_bus::StoreError;
-use effectd_contracts::SystemClock;
-use effectd_gateway::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
+use effectd_contracts::Operation;
+use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
 use hyper::Method;
 
-use crate::cli::backend::{Trouble, ask_or};
+use crate::cli::backend::Trouble;
+use crate::cli::operate::{self, Confirm};
 use crate::cli::output::{Form, Printer};
-use crate::cli::{Common, complain, stored};
+use crate::cli::stored::Keeper;
+use crate::cli::{Common, complain};
 use crate::client::percent_encoded;
-use crate::config::Config;
-use crate::error::Error;
 use crate::exit::Exit;
 
 /// Entries that are read at a time where no daemon runs.
@@ -25,6 +24,8 @@ pub(super) struct Quarantine {
     /// Why, for people; it is stored in clear
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
     /// How the answer is shown
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
@@ -35,6 +36,8 @@ pub(super) struct Release {
     /// Which artifact
     #[arg(value_name = "ARTIFACT")]
     artifact: String,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 #[derive(Debug, clap::Args)]
@@ -42,14 +45,6 @@ pub(super) struct Quarantined {
     /// How they are shown
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
-}
-
-/// What was named cannot be used, or the store cannot.
-fn told(error: StoreError) -> Error {
-    if let StoreError::Invalid(why) = &error {
-        return Error::Request(why.clone());
-    }
-    Error::from(error)
 }
 
 const COLUMNS: &[(&str, usize)] = &[("ARTIFACT", 64), ("BY", 16), ("SINCE", 24), ("REASON", 32)];
@@ -66,57 +61,30 @@ fn show(form: Form, many: bool, views: &[QuarantineView]) {
 
 impl Quarantine {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let body = QuarantineBody {
-            reason: self.reason.clone(),
-        };
-        let view: QuarantineView = ask_or(
-            common,
-            async |client| {
-                let path = format!("/v1/artifacts/{}/quarantine", percent_encoded(&self.artifact));
-                let body = serde_json::to_vec(&body).unwrap_or_default();
-                let answer = client.call(Method::POST, &path, body).await?;
-                answer.map_err(Trouble::Refused)
-            },
-            async |path| {
-                let (_, store) = stored::open(common, path)?;
-                let by = Config::embedded(path)?.principal;
-                let reason = self.reason.clone();
-                let done =
-                    quarantine::quarantine(&*store, &SystemClock, &self.artifact, by.as_str(), reason).await;
-                let done = done.map_err(told)?;
-                store.close().map_err(Error::from)?;
-                Ok(done.into())
-            },
-        )
-        .await?;
-        show(self.output, false, &[view]);
+        let (artifact_id, reason) = (self.artifact.clone(), self.reason.clone());
+        let operation = Operation::QuarantineArtifact { artifact_id, reason };
+        if operate::perform(common, &operation, self.confirm)
+            .await?
+            .is_none()
+        {
+            return Ok(Exit::Usage);
+        }
+        let mut views = all(common).await?;
+        views.retain(|view| view.artifact_id == self.artifact);
+        show(self.output, false, &views);
         Ok(Exit::Done)
     }
 }
 
 impl Release {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let view: ReleaseView = ask_or(
-            common,
-            async |client| {
-                let path = format!("/v1/artifacts/{}/release", percent_encoded(&self.artifact));
-                let answer = client.call(Method::POST, &path, "").await?;
-                answer.map_err(Trouble::Refused)
-            },
-            async |path| {
-                let (_, store) = stored::open(common, path)?;
-                let by = Config::embedded(path)?.principal;
-                let done = quarantine::release(&*store, &SystemClock, &self.artifact, by.as_str()).await;
-                let released = done.map_err(told)?;
-                store.close().map_err(Error::from)?;
-                Ok(ReleaseView {
-                    artifact_id: self.artifact.clone(),
-                    released,
-                })
-            },
-        )
-        .await?;
-        if view.released {
+        let artifact_id = self.artifact.clone();
+        let done =
+            operate::perform(common, &Operation::ReleaseArtifact { artifact_id }, self.confirm).await?;
+        let Some(done) = done else {
+            return Ok(Exit::Usage);
+        };
+        if done.changed {
             return Ok(Exit::Done);
         }
         complain(&"that artifact was not quarantined; `effectd artifacts quarantined` lists those that are");
@@ -126,34 +94,30 @@ impl Release {
 
 impl Quarantined {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let mut after: Option<String> = None;
-        let mut views = Vec::new();
-        loop {
-            let page: QuarantineList = ask_or(
-                common,
-                async |client| {
-                    let query = after
-                        .as_deref()
-                        .map(|id| format!("?after={}", percent_encoded(id)));
-                    let path = format!("/v1/artifacts/quarantined{}", query.unwrap_or_default());
-                    let answer = client.call(Method::GET, &path, "").await?;
-                    answer.map_err(Trouble::Refused)
-                },
-                async |path| {
-                    let (_, store) = stored::open(common, path)?;
-                    let page = quarantine::list(&*store, after.as_deref(), PAGE).map_err(Error::from)?;
-                    store.close().map_err(Error::from)?;
-                    Ok(page.into())
-                },
-            )
-            .await?;
-            views.extend(page.artifacts);
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        show(self.output, true, &views);
+        show(self.output, true, &all(common).await?);
         Ok(Exit::Done)
     }
+}
+
+async fn all(common: &Common) -> Result<Vec<QuarantineView>, Trouble> {
+    let mut keeper = Keeper::reach(common).await?;
+    let (mut after, mut views) = (None::<String>, Vec::new());
+    loop {
+        let query = after
+            .as_deref()
+            .map(|id| format!("?after={}", percent_encoded(id)));
+        let path = format!("/v1/artifacts/quarantined{}", query.unwrap_or_default());
+        let page: QuarantineList = keeper
+            .ask(Method::GET, &path, |store| {
+                Ok(quarantine::list(store, after.as_deref(), PAGE)?.into())
+            })
+            .await?;
+        views.extend(page.artifacts);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    keeper.close()?;
+    Ok(views)
 }

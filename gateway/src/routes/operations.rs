@@ -1,0 +1,80 @@
+//! What operators do while the daemon runs, each on record. Also for the older paths that do one thing each.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use effectd_actors::{Parts, StoreError};
+use effectd_contracts::{Operation, Principal, json as strict};
+
+use super::store::Preview;
+use super::{json, operators, query_invalid};
+use crate::desk::Desk;
+use crate::limits::CHANGE_BYTES_MAX;
+use crate::operations::{self, OperationView};
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+
+const WHO: &str = "operations are";
+
+/// Do something to the daemon itself, or say what that would change
+///
+/// Tools, effects, breakers, dead letters, groups and artifacts. Answered when it and its receipt, which names who asked, are
+/// on disk. What changes nothing leaves no receipt.
+#[utoipa::path(
+    post,
+    path = "/v1/operations",
+    tag = "operations",
+    params(Preview),
+    request_body(content = ref("#/components/schemas/Operation"), content_type = "application/json"),
+    responses(
+        (status = 200, description = "What changed, or would", body = OperationView),
+        (status = 400, description = "That is no operation, or it cannot be done", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn perform(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    query: Result<Query<Preview>, QueryRejection>,
+    body: Body,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
+    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
+    let operation: Operation = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+        .map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
+    if preview {
+        return operators::with_parts(&desk, move |parts| operations::look(parts, &operation)).await;
+    }
+    Ok(json(StatusCode::OK, &done(&desk, &peer, operation).await?))
+}
+
+/// Does it, to its end.
+pub(super) async fn done(desk: &Desk, peer: &Peer, operation: Operation) -> Result<OperationView, Problem> {
+    tracing::info!(principal = %peer.principal, operation = operation.tool(), "an operator does something");
+    to_its_end(desk, peer, move |parts, by| {
+        operations::perform(parts, operation, by)
+    })
+    .await
+}
+
+/// Carries something out to its end, also if the client hangs up meanwhile.
+pub(super) async fn to_its_end<T: Send + 'static, F>(
+    desk: &Desk,
+    peer: &Peer,
+    work: impl FnOnce(Arc<Parts>, Principal) -> F,
+) -> Result<T, Problem>
+where
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+{
+    let _turn = desk.turn().await?;
+    let (parts, by) = (desk.pipeline().parts().clone(), peer.principal.clone());
+    let answer = tokio::spawn(work(parts, by)).await;
+    let answer = answer.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
+    answer.map_err(|error| operators::refused(&error))
+}

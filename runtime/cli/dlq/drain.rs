@@ -1,0 +1,183 @@
+//! `effectd dlq drain`: the guided way through all causes.
+
+use effectd_contracts::{Code, Operation};
+use effectd_gateway::letters::{CauseView, LetterNow};
+
+use super::requeue::{Pace, Run};
+use super::{CHUNK, Chosen, Pick, Which, all_causes, one};
+use crate::cli::backend::Trouble;
+use crate::cli::operate::{self, Confirm, Doing, answer};
+use crate::cli::output::line;
+use crate::cli::stored::Keeper;
+use crate::cli::{Common, complain};
+use crate::exit::Exit;
+
+/// Go through all causes, most frequent first, and say of each what to do
+///
+/// Each cause is shown with a sample; then it is requeued (one first, then ten, then the rest), dropped, settled or left. With
+/// `--yes` nobody is asked: every cause is requeued as carefully, one that fails again is left, and letters whose outcome is not known
+/// are left to `dlq settle`. Doing it twice is doing it once. Exits with 1 if any letter is left.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  effectd dlq drain --yes\n  effectd dlq drain --rate 20 --yes")]
+pub(super) struct Drain {
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    pace: Pace,
+}
+
+/// What to do about a cause.
+enum Choice {
+    Requeue,
+    Drop,
+    Settle,
+    Leave,
+    Quit,
+}
+
+impl Drain {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let mut keeper = Keeper::reach(common).await?;
+        let causes = all_causes(&mut keeper).await?;
+        if causes.is_empty() {
+            complain(&"there are no dead letters");
+            keeper.close()?;
+            return Ok(Exit::Done);
+        }
+        let mut run = Run::begin(common, keeper, self.pace).await?;
+        for cause in &causes {
+            show(cause);
+            let choice = match self.choose(cause) {
+                Some(choice) => choice,
+                None => return Ok(Exit::Usage),
+            };
+            match choice {
+                Choice::Quit => break,
+                Choice::Leave => {}
+                Choice::Settle => settle(common, cause).await?,
+                Choice::Drop => discard(common, &picks(common, cause).await?).await?,
+                Choice::Requeue => {
+                    let picks = picks(common, cause).await?;
+                    let mut left = |letters: &[LetterNow]| {
+                        let left = letters.iter().filter(|letter| letter.is_left());
+                        left.for_each(|letter| {
+                            complain(&format!("letter {}: {}", letter.letter, letter.now))
+                        });
+                    };
+                    run.cause(picks, &mut left).await?;
+                }
+            }
+            if run.is_interrupted() {
+                break;
+            }
+        }
+        let tally = run.end()?;
+        complain(&tally.words());
+        let mut keeper = Keeper::reach(common).await?;
+        let left: u64 = all_causes(&mut keeper)
+            .await?
+            .iter()
+            .map(|cause| cause.count)
+            .sum();
+        keeper.close()?;
+        complain(&format!("{left} dead letters are left"));
+        Ok(match (tally.interrupted, left) {
+            (true, _) => Exit::TryAgain,
+            (false, 0) => Exit::Done,
+            (false, _) => Exit::Failed,
+        })
+    }
+
+    /// What to do; `None` if nobody can be asked.
+    fn choose(&self, cause: &CauseView) -> Option<Choice> {
+        let unknown = cause.code == Code::OutcomeUnknown.as_str();
+        if self.confirm.yes {
+            if unknown {
+                complain(&"whether these happened is not known: look, and say it with `effectd dlq settle`");
+            }
+            return Some(if unknown { Choice::Leave } else { Choice::Requeue });
+        }
+        let question = if unknown {
+            "[s]ettle one by one, [d]rop, [l]eave, [q]uit? "
+        } else {
+            "[r]equeue, [d]rop, [l]eave, [q]uit? "
+        };
+        loop {
+            let Some(word) = answer(question) else {
+                complain(&"nothing was changed; add --yes to requeue every cause");
+                return None;
+            };
+            match word.as_str() {
+                "r" if !unknown => return Some(Choice::Requeue),
+                "s" if unknown => return Some(Choice::Settle),
+                "d" => return Some(Choice::Drop),
+                "l" | "" => return Some(Choice::Leave),
+                "q" => return Some(Choice::Quit),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn show(cause: &CauseView) {
+    let tool = cause.tool_id.as_deref().unwrap_or("unknown tool");
+    line(&format!(
+        "{} of cause {}: {} by {tool}, first {}, last {}",
+        cause.count, cause.cause, cause.code, cause.first, cause.last
+    ));
+    if let Some(sample) = &cause.sample {
+        line(&format!("  {}", sample.escape_debug()));
+    }
+}
+
+/// The letters of a cause as they are now.
+async fn picks(common: &Common, cause: &CauseView) -> Result<Vec<Pick>, Trouble> {
+    let chosen = Chosen {
+        letters: Vec::new(),
+        all: true,
+        which: Which {
+            cause: Some(cause.cause.clone()),
+            ..Which::default()
+        },
+    };
+    let mut keeper = Keeper::reach(common).await?;
+    let picks = chosen.picks(&mut keeper).await?;
+    keeper.close()?;
+    Ok(picks)
+}
+
+async fn discard(common: &Common, picks: &[Pick]) -> Result<(), Trouble> {
+    for chunk in picks.chunks(CHUNK) {
+        let letters = chunk.iter().map(|pick| pick.letter).collect();
+        let done = operate::ask(common, &Operation::DropLetters { letters }, Doing::ForReal).await?;
+        done.says.iter().for_each(|says| complain(says));
+    }
+    Ok(())
+}
+
+/// Asks of each letter whether it happened.
+async fn settle(common: &Common, cause: &CauseView) -> Result<(), Trouble> {
+    for pick in picks(common, cause).await? {
+        let mut keeper = Keeper::reach(common).await?;
+        let found = one(&mut keeper, pick.letter).await?;
+        keeper.close()?;
+        let Some(letter) = found else { continue };
+        let (action, tool) = (
+            letter.action_id.unwrap_or_default(),
+            letter.tool_id.unwrap_or_default(),
+        );
+        let question = format!(
+            "letter {}, action {action}, {tool}: [y]es, it happened, [n]o, [l]eave? ",
+            pick.letter
+        );
+        let done = match answer(&question).as_deref() {
+            Some("y") => true,
+            Some("n") => false,
+            Some(_) | None => continue,
+        };
+        let letter = pick.letter;
+        let told = operate::ask(common, &Operation::SettleLetter { letter, done }, Doing::ForReal).await?;
+        told.says.iter().for_each(|says| complain(says));
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! What every command that changes effectd itself does: say what would change, ask, do it, and name the receipt.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use effectd_actors::Parts;
+use effectd_bus::StoreError;
+use effectd_contracts::{Operation, Principal};
+use effectd_gateway::operations::{self, OperationView};
+use hyper::Method;
+
+use super::backend::{Trouble, ask_or};
+use super::output::{Form, for_programs, line};
+use super::{Common, complain, stored};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::runtime::Runtime;
+
+/// Whether somebody has said yes.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Confirm {
+    /// Do it without asking
+    #[arg(long, short)]
+    pub(super) yes: bool,
+}
+
+impl Confirm {
+    /// Shows what would change, and asks. Where nobody can be asked, the answer is no.
+    pub(super) fn given(self, says: &[String]) -> bool {
+        says.iter().for_each(|says| complain(says));
+        if self.yes {
+            return true;
+        }
+        match answer("Do it? [y/N] ") {
+            Some(answer) if ["y", "yes"].contains(&answer.to_lowercase().as_str()) => true,
+            Some(_) => false,
+            None => {
+                complain(&"nothing was changed; add --yes to do it");
+                false
+            }
+        }
+    }
+}
+
+/// Asks somebody at the terminal; `None` if there is nobody.
+#[expect(clippy::print_stderr, reason = "this is where the program talks to people")]
+pub(super) fn answer(question: &str) -> Option<String> {
+    if !std::io::stdin().is_terminal() {
+        return None;
+    }
+    eprint!("{question}");
+    // A terminal that shows nothing is asked nevertheless.
+    let _ = std::io::stderr().flush();
+    let mut text = String::new();
+    let read = std::io::stdin().lock().read_line(&mut text).unwrap_or(0);
+    (read > 0).then(|| text.trim().to_owned())
+}
+
+/// Says what would change, asks, and does it. `None` if nobody said yes.
+pub(super) async fn perform(
+    common: &Common,
+    operation: &Operation,
+    confirm: Confirm,
+) -> Result<Option<OperationView>, Trouble> {
+    let before = ask(common, operation, Doing::Preview).await?;
+    if !before.changed {
+        before.says.iter().for_each(|says| complain(says));
+        complain(&"there is nothing to change");
+        return Ok(Some(before));
+    }
+    if !confirm.given(&before.says) {
+        return Ok(None);
+    }
+    ask(common, operation, Doing::ForReal).await.map(Some)
+}
+
+/// [`perform`], and shows what came of it.
+pub(super) async fn main(
+    common: &Common,
+    operation: &Operation,
+    confirm: Confirm,
+    form: Form,
+) -> Result<Exit, Trouble> {
+    let Some(done) = perform(common, operation, confirm).await? else {
+        return Ok(Exit::Usage);
+    };
+    tell(&done, form);
+    let left = done
+        .letters
+        .iter()
+        .any(effectd_gateway::letters::LetterNow::is_left);
+    Ok(if left { Exit::Failed } else { Exit::Done })
+}
+
+/// Shows what came of it.
+pub(super) fn tell(done: &OperationView, form: Form) {
+    if for_programs(form, done) {
+        return;
+    }
+    done.says.iter().for_each(|says| line(says));
+    for letter in &done.letters {
+        line(&format!("  {:<8} {}", letter.letter, letter.now));
+    }
+    if let Some(receipt) = &done.receipt_id {
+        line(&format!("  receipt  {receipt}"));
+    }
+}
+
+/// Whether it is done, or only looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    Preview,
+    ForReal,
+}
+
+/// Asks the daemon, or, where none runs, does the same here.
+pub(super) async fn ask(
+    common: &Common,
+    operation: &Operation,
+    doing: Doing,
+) -> Result<OperationView, Trouble> {
+    ask_or(
+        common,
+        async |client| {
+            let path = format!("/v1/operations?preview={}", doing == Doing::Preview);
+            // Plain data with text keys, for which serde_json has no failure.
+            let body = serde_json::to_vec(operation).unwrap_or_default();
+            let answer = client.call(Method::POST, &path, body).await?;
+            answer.map_err(Trouble::Refused)
+        },
+        async |state| directly(common, state, operation, doing).await,
+    )
+    .await
+}
+
+async fn directly(
+    common: &Common,
+    state: &Path,
+    operation: &Operation,
+    doing: Doing,
+) -> Result<OperationView, Trouble> {
+    on_parts(common, state, async |parts, by| match doing {
+        Doing::Preview => operations::look(parts, operation),
+        Doing::ForReal => operations::perform(parts.clone(), operation.clone(), by).await,
+    })
+    .await
+}
+
+/// Works on a state directory that nobody else uses, as whoever calls this program.
+pub(super) async fn on_parts<T>(
+    common: &Common,
+    state: &Path,
+    work: impl AsyncFnOnce(&Arc<Parts>, Principal) -> Result<T, StoreError>,
+) -> Result<T, Trouble> {
+    let config = stored::direct_config(common, state)?;
+    let by = config.principal.clone();
+    let done = Runtime::on_stored(config, async |parts, _| work(parts, by).await);
+    Ok(done.await?.map_err(told)?)
+}
+
+/// What was named cannot be used, or the store cannot.
+fn told(error: StoreError) -> Error {
+    if let StoreError::Invalid(why) = error {
+        return Error::Request(why);
+    }
+    Error::from(error)
+}

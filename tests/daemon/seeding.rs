@@ -1,0 +1,76 @@
+//! Dead letters by the thousand, left in a store that nobody has open.
+
+use std::sync::Arc;
+
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::{Completion, NewLetter, NewReceipt, Store};
+use effectd_contracts::{
+    ActionId, DecisionData, Digest, Origin, Principal, ReceiptId, Status, SystemClock, Timestamp, Topic,
+};
+use serde_json::Value;
+
+use crate::harness::Place;
+
+/// How many are on their way to the disk at once.
+const WINDOW: usize = 500;
+
+/// A letter to be left: the request that failed, and how.
+pub struct Left {
+    pub request: Value,
+    pub code: String,
+    pub detail: String,
+}
+
+/// Leaves letters, in order; they are numbered from the first that is free.
+pub fn leave(place: &Place, letters: impl Iterator<Item = Left>) {
+    let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
+    let mut waits = Vec::new();
+    for left in letters {
+        waits.push(store.commit(completion(left)));
+        if waits.len() == WINDOW {
+            waits.drain(..).for_each(|wait| drop(wait.wait().unwrap()));
+        }
+    }
+    waits.into_iter().for_each(|wait| drop(wait.wait().unwrap()));
+    store.close().unwrap();
+}
+
+fn completion(left: Left) -> Completion {
+    let request: effectd_contracts::ActionRequest = serde_json::from_value(left.request).unwrap();
+    let me = effectd::Config::embedded(".effectd").unwrap().principal;
+    let receipt = NewReceipt {
+        receipt_id: ReceiptId::fresh(),
+        action_id: request.action_id.clone(),
+        action_digest: Digest::of(b"request"),
+        tool_id: request.tool_id.clone(),
+        subject_id: request.subject_id.clone(),
+        space_id: request.space_id.clone(),
+        status: Status::Error,
+        key: None,
+        params_digest: Digest::of(b"params"),
+        time: Timestamp::now(),
+        body: b"{}".to_vec(),
+    };
+    let decision = DecisionData::new(request, Principal::new(me.as_str()).unwrap(), Origin::Arbiter);
+    Completion {
+        receipt,
+        events: Vec::new(),
+        fence: None,
+        leases: Vec::new(),
+        letter: Some(NewLetter {
+            topic: Topic::ActionDecision.into(),
+            code: left.code,
+            detail: left.detail,
+            attempts: 1,
+            tries: Vec::new(),
+            payload: serde_json::to_vec(&decision).unwrap(),
+        }),
+        retire: Vec::new(),
+        links: Vec::new(),
+    }
+}
+
+/// The id of the n-th action that is left.
+pub fn action(n: usize) -> ActionId {
+    ActionId::new(format!("left-{n}")).unwrap()
+}
