@@ -35,6 +35,7 @@ pub mod state;
 pub mod tools;
 pub mod witness;
 
+pub mod backup;
 pub mod client;
 mod host;
 pub mod judge;

@@ -48,6 +48,11 @@ pub const HELD_TOTAL: &str = "effectd_actions_held_total";
 /// Questions that wait for a person, when last looked at.
 pub const HOLDS_OPEN: &str = "effectd_approvals_open";
 
+/// Dead letters, when last looked at.
+pub const DEAD_LETTERS: &str = "effectd_dead_letters";
+/// Actions that were given up, by code.
+pub const DEAD_LETTERS_TOTAL: &str = "effectd_dead_letters_total";
+
 /// The pipeline's series.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -72,6 +77,8 @@ pub struct Metrics {
     pub(crate) sessions_uncounted: IntCounter,
     pub(crate) held: IntCounter,
     pub(crate) holds_open: IntGauge,
+    pub(crate) letters: IntGauge,
+    pub(crate) given_up: IntCounterVec,
 }
 
 impl Metrics {
@@ -138,6 +145,8 @@ impl Metrics {
             sessions_uncounted,
             held,
             holds_open: gauge(HOLDS_OPEN, "Questions that wait for a person")?,
+            letters: gauge(DEAD_LETTERS, "Dead letters")?,
+            given_up: counter(DEAD_LETTERS_TOTAL, "Actions that were given up", &["code"])?,
             breakers_open: gauge(BREAKERS_OPEN, "Breakers that are open")?,
             breaker_changes: counter(BREAKER_CHANGES_TOTAL, "Breakers that opened or closed", &["to"])?,
             breaker_refusals: counter(

@@ -235,8 +235,17 @@ impl Recorder {
 
     async fn commit(&self, completion: Completion) -> Result<(), StoreError> {
         let id = completion.receipt.action_id.clone();
+        let given_up = completion.letter.as_ref().map(|letter| letter.code.clone());
         hit("recorder.before_commit", &id).await;
         let committed = self.try_commit(completion).await;
+        if let (Ok(()), Some(code)) = (&committed, given_up) {
+            self.parts
+                .metrics
+                .given_up
+                .with_label_values(&[code.as_str()])
+                .inc();
+            self.parts.metrics.letters.inc();
+        }
         hit("recorder.after_commit", &id).await;
         committed
     }

@@ -4,18 +4,21 @@ mod approvals;
 mod artifacts;
 mod ask;
 mod backend;
+mod backup;
 mod breaker;
+mod bus;
 mod cancel;
+mod check;
 mod completions;
 mod config;
 mod context;
 mod dlq;
 mod doctor;
 mod erase;
-mod events;
 mod grants;
 mod init;
 mod keys;
+mod limits;
 mod listing;
 mod operate;
 mod output;
@@ -29,6 +32,7 @@ mod status;
 mod store;
 mod stored;
 mod submit;
+mod support;
 mod told;
 mod tools;
 mod undo;
@@ -121,7 +125,8 @@ enum Command {
     Serve(serve::Serve),
     Init(init::Init),
     Receipts(receipts::ReceiptsCommand),
-    Events(events::EventsCommand),
+    #[command(visible_alias = "events")]
+    Bus(bus::BusCommand),
     Keys(keys::KeysCommand),
     Artifacts(artifacts::ArtifactsCommand),
     Policy(policy::PolicyCommand),
@@ -129,6 +134,11 @@ enum Command {
     Config(config::ConfigCommand),
     Dlq(dlq::DlqCommand),
     Store(store::StoreCommand),
+    Check(check::Check),
+    Limits(limits::LimitsCommand),
+    Backup(backup::Backup),
+    Restore(backup::Restore),
+    SupportBundle(support::SupportBundle),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(completions::Man),
@@ -176,7 +186,12 @@ pub fn main() -> ExitCode {
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
         Command::Receipts(receipts) => receipts.main(&common),
-        Command::Events(events) => events.main(&common),
+        Command::Bus(bus) => bus.main(&common),
+        Command::Check(check) => check.main(&common),
+        Command::Limits(limits) => limits.main(&common),
+        Command::Backup(backup) => backup.main(&common),
+        Command::Restore(restore) => restore.main(&common),
+        Command::SupportBundle(bundle) => bundle.main(&common),
         Command::Keys(keys) => keys.main(&common),
         Command::Artifacts(artifacts) => artifacts.main(&common),
         Command::Policy(policy) => policy.main(&common),

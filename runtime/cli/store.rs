@@ -10,7 +10,7 @@ use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
 use effectd_bus::embedded::salvage::{Salvaged, salvage};
 use effectd_contracts::SystemClock;
 use effectd_gateway::operations;
-use effectd_gateway::upkeep::{self, EventList, RetainedView, StoreView};
+use effectd_gateway::upkeep::{self, RetainedView, StoreView};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -19,7 +19,6 @@ use super::operate::on_parts;
 use super::output::{Form, Printer};
 use super::stored::Keeper;
 use super::{Common, complain};
-use crate::client::percent_encoded;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::state::State;
@@ -117,7 +116,9 @@ impl StoreCommand {
             Command::Check { output } => check(common, *output),
             Command::Rebuild { output } => rebuild(common, *output),
             Command::Salvage { into, output } => save(common, into, *output),
-            Command::Export { topic, from } => return super::block_on(export(common, topic, *from)),
+            Command::Export { topic, from } => {
+                return super::block_on(super::bus::export(common, topic, *from));
+            }
             Command::Stats { output } => return super::block_on(stats(common, *output)),
             Command::Erase(erase) => return super::block_on(erase.main(common)),
             Command::Retain { dry_run, output } => {
@@ -230,28 +231,6 @@ fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Err
         form,
     );
     Ok(if whole { Exit::Done } else { Exit::Failed })
-}
-
-/// Reads page by page, so that a topic of any length takes the same memory.
-async fn export(common: &Common, topic: &str, from: Option<u64>) -> Result<Exit, Trouble> {
-    let mut keeper = Keeper::reach(common).await?;
-    let mut printer = Printer::new(Form::Jsonl, true, &COLUMNS);
-    let mut from = from;
-    loop {
-        let query = from.map_or_else(String::new, |from| format!("?from={from}"));
-        let path = format!("/v1/store/topics/{}{query}", percent_encoded(topic));
-        let page: EventList = keeper
-            .ask(Method::GET, &path, |store| upkeep::events(store, topic, from))
-            .await?;
-        page.events.iter().for_each(|event| printer.row(event, &[]));
-        if page.next >= page.end || page.events.is_empty() {
-            break;
-        }
-        from = Some(page.next);
-    }
-    printer.finish();
-    keeper.close()?;
-    Ok(Exit::Done)
 }
 
 async fn stats(common: &Common, form: Form) -> Result<Exit, Trouble> {

@@ -220,7 +220,9 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     for own in [
         &["keys", "rotate"][..],
         &["events", "tail", "--once"],
-        &["events", "seek", "x", "--to", "end"],
+        &["bus", "seek", "x", "--to", "end", "--execute"],
+        &["tools", "disable", "files.write_text", "--yes"],
+        &["pause", "--yes"],
         &["dlq", "list"],
         &["dlq", "causes"],
         &["dlq", "show", "0"],

@@ -289,8 +289,9 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 
 /// An example ends as its own kind of command may end: well, or refused, but never misunderstood.
 fn run_example(place: &Place, example: &str) {
-    // Who is patient wants a daemon; everything else works without one.
-    let _daemon = example.contains("--patience").then(|| place.serve(&[]));
+    // Who is patient or watches wants a daemon; everything else works without one.
+    let watches = example.starts_with("effectd check") || example.starts_with("effectd top");
+    let _daemon = (watches || example.contains("--patience")).then(|| place.serve(&[]));
     let serves = example.starts_with("effectd serve");
     let line = if serves {
         format!("timeout -s TERM 3 {example}; code=$?; [ $code -eq 124 ] && exit 0; exit $code")
@@ -311,6 +312,7 @@ fn run_example(place: &Place, example: &str) {
         "effectd cancel",
         "effectd init",
         "effectd dlq show",
+        "effectd check",
         "effectd artifacts get",
         "effectd artifacts release",
         "effectd approvals show",

@@ -17,19 +17,19 @@ fn run(place: &Place, arguments: &[&str]) -> Ran {
 }
 
 /// A note that takes so long that it is given up, as long as the control file is there.
-fn slow_note(action: &str) -> Value {
+pub fn slow_note(action: &str) -> Value {
     let mut request = write_note(action, action, "at last");
     request["qos"] = json!({ "timeout_ms": 300, "max_retries": 0 });
     request
 }
 
 /// Tools stop before they put their files into place.
-fn break_it(place: &Place) {
+pub fn break_it(place: &Place) {
     std::fs::create_dir_all(place.path("workspace")).unwrap();
     std::fs::write(place.path("workspace/control-stop-at"), "before_rename").unwrap();
 }
 
-fn repair_it(place: &Place) {
+pub fn repair_it(place: &Place) {
     std::fs::remove_file(place.path("workspace/control-stop-at")).unwrap();
 }
 

@@ -1,13 +1,16 @@
 //! `effectd receipts audit`: whether what was done was permitted, and stayed where it belonged.
 
+use std::collections::BTreeMap;
+
 use effectd_actors::OWN;
 use effectd_bus::Order;
-use effectd_contracts::{Gate, GateResult, Outcome, Receipt, Status};
+use effectd_contracts::{Gate, GateResult, Operation, Outcome, Receipt, ReceiptId, Status};
 use serde_json::{Value, json};
 
 use super::PAGE;
 use crate::cli::backend::{Trouble, ask_or};
 use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::operate::{self, Confirm, Doing};
 use crate::cli::output::{Form, Printer};
 use crate::cli::{Common, complain, stored};
 use crate::exit::Exit;
@@ -18,11 +21,16 @@ use crate::exit::Exit;
 /// Whether the receipts themselves are genuine and complete is what `receipts verify` tells.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd receipts audit since:7d\n  effectd receipts audit 'subject:agent://planner@*' -o jsonl"
+    after_help = "Examples:\n  effectd receipts audit since:7d\n  effectd receipts audit 'subject:agent://planner@*' -o jsonl\n  effectd receipts audit --quarantine --yes"
 )]
 pub(super) struct Audit {
     #[command(flatten)]
     which: Which,
+    /// Take the artifacts of receipts that reach into another space aside, so that nobody gets them any more
+    #[arg(long)]
+    quarantine: bool,
+    #[command(flatten)]
+    confirm: Confirm,
     /// How findings are shown
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
@@ -32,7 +40,7 @@ const COLUMNS: [(&str, usize); 4] = [("KIND", 12), ("RECEIPT", 36), ("TOOL", 20)
 
 impl Audit {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let (looked, found) = ask_or(
+        let (looked, found, aside) = ask_or(
             common,
             async |client| self.all(Source::Daemon(client)).await,
             async |state| {
@@ -42,11 +50,39 @@ impl Audit {
         )
         .await?;
         complain(&format!("{looked} receipts looked at, {found} findings"));
+        if self.quarantine && !self.aside(common, &aside).await? {
+            return Ok(Exit::Usage);
+        }
         Ok(if found == 0 { Exit::Done } else { Exit::Failed })
     }
 
-    async fn all(&self, mut source: Source<'_>) -> Result<(u64, u64), Trouble> {
+    /// Takes artifacts aside, each on record. Says whether somebody said yes.
+    async fn aside(&self, common: &Common, found: &BTreeMap<String, ReceiptId>) -> Result<bool, Trouble> {
+        if found.is_empty() {
+            complain(&"no artifacts to take aside");
+            return Ok(true);
+        }
+        let says: Vec<String> = found
+            .iter()
+            .map(|(artifact, receipt)| format!("take artifact {artifact} of receipt {receipt} aside"))
+            .collect();
+        if !self.confirm.given(&says) {
+            return Ok(false);
+        }
+        for (artifact_id, receipt) in found {
+            let operation = Operation::QuarantineArtifact {
+                artifact_id: artifact_id.clone(),
+                reason: Some(format!("cross_space: receipt {receipt}")),
+            };
+            operate::ask(common, &operation, Doing::ForReal).await?;
+        }
+        Ok(true)
+    }
+
+    /// How many were looked at, how many findings there are, and the artifacts of those that reach elsewhere.
+    async fn all(&self, mut source: Source<'_>) -> Result<(u64, u64, BTreeMap<String, ReceiptId>), Trouble> {
         let mut printer = Printer::new(self.output, true, &COLUMNS);
+        let mut aside = BTreeMap::new();
         let (mut looked, mut found, mut after) = (0, 0, None);
         loop {
             let turn = Turn {
@@ -60,6 +96,11 @@ impl Audit {
                 looked += 1;
                 for (kind, what) in findings(receipt) {
                     found += 1;
+                    if kind == "cross_space" {
+                        let ids = receipt.outputs.get("artifact_ids").and_then(Value::as_array);
+                        let ids = ids.into_iter().flatten().filter_map(Value::as_str);
+                        aside.extend(ids.map(|id| (id.to_owned(), receipt.receipt_id.clone())));
+                    }
                     let value = json!({
                         "kind": kind, "receipt_id": receipt.receipt_id, "action_id": receipt.action_id,
                         "tool_id": receipt.tool_id, "space_id": receipt.space_id, "what": what,
@@ -80,7 +121,7 @@ impl Audit {
             }
         }
         printer.finish();
-        Ok((looked, found))
+        Ok((looked, found, aside))
     }
 }
 

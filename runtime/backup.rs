@@ -1,0 +1,459 @@
+//! Copies of a state directory that is in use, and states made from them.
+//!
+//! The journal is the truth, and nothing in its files ever changes: they only grow at their end. So a copy of the files as they are at
+//! one moment, each up to its length then, is the journal as a power failure at that moment would have left it, which every
+//! start can read. The index is not copied; it is made anew from the journal. Keys go to a place of their own: whoever has
+//! one of the two copies has nothing.
+//!
+//! A copy is made under another name, checked, and gets its own name when all of it is on disk. Its manifest says how long
+//! each file is and what its digest is.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use effectd_bus::embedded::EmbeddedConfig;
+use effectd_bus::embedded::rescue::{self, Checked};
+use effectd_contracts::digest::hex;
+use effectd_contracts::{Clock, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::Error;
+
+/// The name of the file that says what a copy consists of.
+const MANIFEST: &str = "manifest.json";
+/// What a manifest says it is, and of which version.
+const FORMAT: u32 = 1;
+/// The longest manifest that is read: a hundred bytes for each of a million files.
+const MANIFEST_BYTES_MAX: u64 = 134_217_728;
+/// How often a copy is begun anew because old blocks were let go meanwhile: that happens once an hour.
+const TRIES: u32 = 5;
+/// What is copied in one piece.
+const PIECE_BYTES: usize = 65_536;
+
+/// What a copy is, and what it was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The version of this format.
+    pub backup: u32,
+    /// `state` or `keys`.
+    pub of: String,
+    /// When it was begun.
+    pub made_at: Timestamp,
+    /// Blocks of the journal that were checked.
+    pub blocks: u64,
+    /// Every file, by its path.
+    pub files: BTreeMap<String, Copied>,
+}
+
+/// One file of a copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Copied {
+    /// Its length.
+    pub bytes: u64,
+    /// The digest of its content.
+    pub sha256: String,
+}
+
+/// Why there is no copy.
+#[derive(Debug)]
+enum Trouble {
+    /// Old blocks were let go meanwhile.
+    Moved,
+    Failed(Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Trouble::Failed(error)
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> Error {
+    Error::State {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn refused(why: impl Into<String>) -> Error {
+    Error::Request(why.into())
+}
+
+/// Copies a state that may be in use; its keys to a place of their own, or not at all.
+pub fn make(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -> Result<Manifest, Error> {
+    let source = state.join("journal/segments");
+    if !source.is_dir() {
+        return Err(refused(format!(
+            "{} has no journal in files that can be copied while they are in use; stop effectd, and copy the directory",
+            state.display()
+        )));
+    }
+    for target in [Some(into), keys].into_iter().flatten() {
+        if target.exists() {
+            return Err(refused(format!(
+                "{} is there already; name a new directory",
+                target.display()
+            )));
+        }
+        if absolute(target)?.starts_with(absolute(state)?) {
+            return Err(refused(format!(
+                "{} lies in the state itself; name another place",
+                target.display()
+            )));
+        }
+    }
+    for _ in 0..TRIES {
+        match attempt(state, into, keys, clock) {
+            Ok(made) => return Ok(made),
+            Err(Trouble::Moved) => {}
+            Err(Trouble::Failed(error)) => return Err(error),
+        }
+    }
+    Err(refused(
+        "the journal was shortened again and again while it was copied; try again",
+    ))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|error| failed(path, error))
+}
+
+fn attempt(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -> Result<Manifest, Trouble> {
+    let begun = clock.now();
+    let mut copy = Draft::begin(state, into)?;
+    let mut key_copy = keys
+        .map(|keys| Draft::begin(&state.join("keys"), keys))
+        .transpose()?;
+    // Keys that are destroyed meanwhile belong to what is in the copy; those that are made meanwhile do, too.
+    if let Some(keys) = &mut key_copy {
+        keys.tree("")?;
+    }
+    let grounds = grounds(state)?;
+    copy.file("journal/format")?;
+    // Hashes of old entries stand here alone; those of new ones follow from the journal.
+    copy.tree("log")?;
+    for ground in &grounds {
+        copy.needed(&format!("journal/segments/{ground}"))?;
+    }
+    for segment in names(&state.join("journal/segments"), ".blocks")? {
+        copy.needed(&format!("journal/segments/{segment}"))?;
+    }
+    if self::grounds(state)? != grounds {
+        return Err(Trouble::Moved);
+    }
+    copy.tree("blobs")?;
+    copy.tree("policy")?;
+    copy.file("config.toml")?;
+    if let Some(keys) = &mut key_copy {
+        keys.tree("")?;
+    }
+    let checked = check(&copy.path, clock)?;
+    let made = copy.finish(into, "state", begun, checked.blocks)?;
+    if let (Some(copy), Some(keys)) = (key_copy, keys) {
+        copy.finish(keys, "keys", begun, 0)?;
+    }
+    Ok(made)
+}
+
+/// The files that say where the journal begins.
+fn grounds(state: &Path) -> Result<Vec<String>, Error> {
+    names(&state.join("journal/segments"), ".ground")
+}
+
+fn names(directory: &Path, ending: &str) -> Result<Vec<String>, Error> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|error| failed(directory, error))? {
+        let name = entry.map_err(|error| failed(directory, error))?.file_name();
+        names.extend(name.into_string().ok().filter(|name| name.ends_with(ending)));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Reads every block of a copy. What that leaves behind is taken away again.
+fn check(path: &Path, clock: &dyn Clock) -> Result<Checked, Error> {
+    let checked = rescue::check(&EmbeddedConfig::new(path), clock)?;
+    if let Some(problem) = checked.problems.first() {
+        return Err(refused(format!("the copy is not whole: {problem}")));
+    }
+    for left in ["index", "journal/lock"] {
+        let left = path.join(left);
+        let removed = if left.is_dir() {
+            fs::remove_dir_all(&left)
+        } else {
+            fs::remove_file(&left)
+        };
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&left, error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(checked)
+}
+
+/// A copy that is being made, under a name of its own.
+struct Draft {
+    from: PathBuf,
+    path: PathBuf,
+    files: BTreeMap<String, Copied>,
+}
+
+impl Draft {
+    fn begin(from: &Path, into: &Path) -> Result<Self, Error> {
+        let mut name = into.as_os_str().to_owned();
+        name.push(".partial");
+        let path = PathBuf::from(name);
+        // What an earlier one left that did not come to its end.
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&path, error)),
+            Ok(()) | Err(_) => {}
+        }
+        make_dir(&path)?;
+        Ok(Self {
+            from: from.to_owned(),
+            path,
+            files: BTreeMap::new(),
+        })
+    }
+
+    /// A file that must be there. If it is not, old blocks were let go in this moment.
+    fn needed(&mut self, name: &str) -> Result<(), Trouble> {
+        if self.file(name)? {
+            Ok(())
+        } else {
+            Err(Trouble::Moved)
+        }
+    }
+
+    /// Copies a file up to the length that it has now, once. Says whether it was there.
+    fn file(&mut self, name: &str) -> Result<bool, Error> {
+        if self.files.contains_key(name) {
+            return Ok(true);
+        }
+        let (from, to) = (self.from.join(name), self.path.join(name));
+        let Some(copied) = copy(&from, &to)? else {
+            return Ok(false);
+        };
+        self.files.insert(name.to_owned(), copied);
+        Ok(true)
+    }
+
+    /// Copies the files of a directory and of those in it. What goes away meanwhile is not copied.
+    fn tree(&mut self, name: &str) -> Result<(), Error> {
+        let directory = self.from.join(name);
+        let entries = match fs::read_dir(&directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(|error| failed(&directory, error))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| failed(&directory, error))?;
+            let kind = match entry.file_type() {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                kind => kind.map_err(|error| failed(&directory, error))?,
+            };
+            let Ok(file) = entry.file_name().into_string() else {
+                continue;
+            };
+            let below = if name.is_empty() {
+                file
+            } else {
+                format!("{name}/{file}")
+            };
+            if kind.is_dir() {
+                self.tree(&below)?;
+            } else if kind.is_file() {
+                self.file(&below)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the manifest, and gives the copy its name when all of it is on disk.
+    fn finish(self, into: &Path, of: &str, made_at: Timestamp, blocks: u64) -> Result<Manifest, Error> {
+        let manifest = Manifest {
+            backup: FORMAT,
+            of: of.to_owned(),
+            made_at,
+            blocks,
+            files: self.files,
+        };
+        let path = self.path.join(MANIFEST);
+        // Plain data with text keys, for which serde_json has no failure.
+        let text = serde_json::to_vec_pretty(&manifest).unwrap_or_default();
+        let mut file = new_file(&path).map_err(|error| failed(&path, error))?;
+        file.write_all(&text)
+            .and_then(|()| file.sync_all())
+            .map_err(|error| failed(&path, error))?;
+        put_in_place(&self.path, into)?;
+        Ok(manifest)
+    }
+}
+
+/// Gives a directory its name, when all of it is on disk.
+fn put_in_place(from: &Path, to: &Path) -> Result<(), Error> {
+    sync_tree(from).map_err(|error| failed(from, error))?;
+    fs::rename(from, to).map_err(|error| failed(to, error))?;
+    let to = absolute(to)?;
+    let above = to.parent().unwrap_or(Path::new("/"));
+    File::open(above)
+        .and_then(|above| above.sync_all())
+        .map_err(|error| failed(above, error))
+}
+
+fn sync_tree(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_tree(&entry.path())?;
+        }
+    }
+    File::open(directory)?.sync_all()
+}
+
+fn make_dir(path: &Path) -> Result<(), Error> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| failed(path, error))
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Copies a file up to the length that it has now, durably; `None` if it is not there.
+fn copy(from: &Path, to: &Path) -> Result<Option<Copied>, Error> {
+    let source = match File::open(from) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        source => source.map_err(|error| failed(from, error))?,
+    };
+    if let Some(above) = to.parent() {
+        make_dir(above)?;
+    }
+    let length = source.metadata().map_err(|error| failed(from, error))?.len();
+    let mut target = new_file(to).map_err(|error| failed(to, error))?;
+    let copied = digest(source.take(length), |piece| target.write_all(piece));
+    let copied = copied.map_err(|error| failed(to, error))?;
+    target.sync_all().map_err(|error| failed(to, error))?;
+    Ok(Some(copied))
+}
+
+fn digest(mut from: impl Read, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<Copied> {
+    let (mut hasher, mut bytes) = (Sha256::new(), 0);
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        let piece = buffer.get(..read).unwrap_or_default();
+        hasher.update(piece);
+        each(piece)?;
+        bytes += piece.len() as u64;
+    }
+    let sha256 = hex(&hasher.finalize());
+    Ok(Copied { bytes, sha256 })
+}
+
+/// Reads a manifest, and that every file is as it says.
+pub fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
+    let path = copy.join(MANIFEST);
+    let mut text = Vec::new();
+    File::open(&path)
+        .and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut text))
+        .map_err(|error| {
+            if error.kind() == ErrorKind::NotFound {
+                return refused(format!(
+                    "{} is no finished backup: it has no manifest",
+                    copy.display()
+                ));
+            }
+            failed(&path, error)
+        })?;
+    let manifest: Manifest =
+        serde_json::from_slice(&text).map_err(|error| refused(format!("{}: {error}", path.display())))?;
+    if manifest.backup != FORMAT || manifest.of != of {
+        let why = format!(
+            "{} is a backup of {:?}, version {}",
+            copy.display(),
+            manifest.of,
+            manifest.backup
+        );
+        return Err(refused(format!(
+            "{why}; expected one of {of:?}, version {FORMAT}"
+        )));
+    }
+    for (name, expected) in &manifest.files {
+        let plain = Path::new(name)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if !plain || name.is_empty() {
+            return Err(refused(format!(
+                "{} names a file outside of it: {name:?}",
+                path.display()
+            )));
+        }
+        let file = copy.join(name);
+        let found = File::open(&file).and_then(|file| digest(file, |_| Ok(())));
+        if found.map_err(|error| failed(&file, error))? != *expected {
+            return Err(refused(format!(
+                "{} is not what the manifest says; this backup is damaged",
+                file.display()
+            )));
+        }
+    }
+    Ok(manifest)
+}
+
+/// What a restored state holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// When the copy was begun.
+    pub made_at: Timestamp,
+    /// What the check of the restored store found.
+    pub checked: Checked,
+}
+
+/// Makes a state from a copy and its keys: checked, with its index made anew, and in its place only when all of it is right.
+pub fn restore(from: &Path, keys: &Path, state: &Path, clock: &dyn Clock) -> Result<Restored, Error> {
+    if state.exists() {
+        return Err(refused(format!(
+            "{} is there already; move it away first",
+            state.display()
+        )));
+    }
+    let (manifest, key_manifest) = (verify(from, "state")?, verify(keys, "keys")?);
+    let mut draft = Draft::begin(from, state)?;
+    for name in manifest.files.keys() {
+        draft.file(name)?;
+    }
+    let key_files = Draft {
+        from: keys.to_owned(),
+        path: draft.path.join("keys"),
+        files: BTreeMap::new(),
+    };
+    let mut key_files = key_files;
+    for name in key_manifest.files.keys() {
+        key_files.file(name)?;
+    }
+    let config = EmbeddedConfig::new(&draft.path);
+    rescue::rebuild(&config, clock)?;
+    let checked = rescue::check(&config, clock)?;
+    if let Some(problem) = checked.problems.first() {
+        return Err(refused(format!("what was restored is not whole: {problem}")));
+    }
+    put_in_place(&draft.path, state)?;
+    Ok(Restored {
+        made_at: manifest.made_at,
+        checked,
+    })
+}

@@ -1,0 +1,108 @@
+//! `effectd backup` and `effectd restore`: copies of a state that is in use, and states made from them.
+
+use std::path::PathBuf;
+
+use effectd_contracts::SystemClock;
+use serde_json::json;
+
+use super::backend::client_state;
+use super::output::Form;
+use super::store::show;
+use super::{Common, complain};
+use crate::backup;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::state::State;
+
+/// Copy the state while it is in use, its keys to a place of their own
+///
+/// Every block of the copy is read and checked before it gets its name: a directory of this name is a whole backup, whatever
+/// happens. Journal, artifacts, policy and configuration are in it; the index is made anew by `restore`, and the files of spaces are
+/// not effectd's. Nothing in it that is sensitive can be read without the keys: keep them elsewhere. A copy of keys still opens what an
+/// erasure or the end of an epoch has made unreadable here since.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd backup monday --keys monday-keys")]
+pub(super) struct Backup {
+    /// A directory that is not there yet
+    #[arg(value_name = "DIR")]
+    into: PathBuf,
+    /// Where the keys go: a directory that is not there yet, best on another disk. Without it no keys are copied
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+    /// How the answer is shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+/// Make a state from a backup and its keys
+///
+/// Every file is compared with the manifest, the index is made anew, and the whole is checked, before it gets the name that `--state`
+/// says. What happened after the backup is not in it: a head of the log that somebody kept tells (`receipts verify --head`).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd restore monday --keys monday-keys --state restored")]
+pub(super) struct Restore {
+    /// The backup
+    #[arg(value_name = "DIR")]
+    from: PathBuf,
+    /// Its keys
+    #[arg(long, value_name = "DIR")]
+    keys: PathBuf,
+    /// How the answer is shown
+    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+}
+
+impl Backup {
+    pub(super) fn main(&self, common: &Common) -> Exit {
+        ended(self.copy(common))
+    }
+
+    fn copy(&self, common: &Common) -> Result<(), Error> {
+        let state = State::existing(&client_state(common))?;
+        let made = backup::make(state.path(), &self.into, self.keys.as_deref(), &SystemClock)?;
+        let bytes: u64 = made.files.values().map(|file| file.bytes).sum();
+        show(
+            &json!({
+                "backup": self.into, "keys": self.keys, "made_at": made.made_at, "blocks": made.blocks,
+                "files": made.files.len(), "bytes": bytes,
+            }),
+            self.output,
+        );
+        if self.keys.is_none() {
+            complain(&"no keys were copied; without them nothing that is sealed can be read again");
+        }
+        Ok(())
+    }
+}
+
+impl Restore {
+    pub(super) fn main(&self, common: &Common) -> Exit {
+        ended(self.make(common))
+    }
+
+    fn make(&self, common: &Common) -> Result<(), Error> {
+        let Some(state) = &common.state else {
+            let why = "say with --state where the state is to be, a directory that is not there yet";
+            return Err(Error::Request(why.to_owned()));
+        };
+        let done = backup::restore(&self.from, &self.keys, state, &SystemClock)?;
+        show(
+            &json!({
+                "state": state, "made_at": done.made_at, "blocks": done.checked.blocks,
+                "records": done.checked.records, "index_entries": done.checked.entries,
+            }),
+            self.output,
+        );
+        Ok(())
+    }
+}
+
+fn ended(done: Result<(), Error>) -> Exit {
+    match done {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            complain(&error);
+            error.exit()
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! `effectd bus`: topics as learners replay them and operators look after them, and the groups that keep their place in them.
+
+use clap::Subcommand;
+use effectd_bus::Store;
+use effectd_contracts::{Clock, Operation, SystemClock, Topic};
+use effectd_gateway::replay::{self, GroupView, Moved};
+use effectd_gateway::upkeep::{self, EventList, StoreView};
+use hyper::Method;
+
+use super::backend::Trouble;
+use super::operate::{self, Doing};
+use super::output::{Form, Printer, lines};
+use super::stored::Keeper;
+use super::{Common, complain};
+use crate::client::{ClientError, percent_encoded};
+use crate::exit::Exit;
+
+/// Look at topics, replay their events, and look after the groups that keep their place in them
+///
+/// Through the daemon if one runs, otherwise on the store itself. `effectd events` is the same command.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd bus topics\n  effectd bus tail --group learner --once\n  \
+    effectd bus seek learner --to start --execute"
+)]
+pub(super) struct BusCommand {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the topics, and where each begins and ends
+    #[command(after_help = "Example:\n  effectd bus topics -o json")]
+    Topics {
+        /// How they are shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+    /// List the groups of a topic, and how far each has come
+    #[command(after_help = "Example:\n  effectd bus groups -o jsonl")]
+    Groups {
+        #[command(flatten)]
+        topic: Which,
+        /// How they are shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+    Tail(Tail),
+    /// Print the events of a part of a topic as JSON lines, in order, and move no group
+    #[command(
+        after_help = "Examples:\n  effectd bus replay --from 2h\n  effectd bus replay --from 0 --until 100 --topic ACTION_EXECUTED"
+    )]
+    Replay {
+        /// The first: start, an offset, 2026-01-01T00:00:00Z, or how long ago: 90s, 15m, 2h, 7d
+        #[arg(long, value_name = "PLACE", default_value = "start")]
+        from: String,
+        /// The first that is not printed: an offset
+        #[arg(long, value_name = "OFFSET")]
+        until: Option<u64>,
+        #[command(flatten)]
+        topic: Which,
+    },
+    /// Say where a group would be moved to; with --execute, move it, on record
+    ///
+    /// A group that there is none of is made. What it reads again it has read before: whoever works on it has to know.
+    #[command(
+        after_help = "Examples:\n  effectd bus seek learner --to start\n  effectd bus seek learner --to 2h --execute"
+    )]
+    Seek {
+        /// Which group
+        #[arg(value_name = "GROUP")]
+        group: String,
+        /// start, end, an offset, 2026-01-01T00:00:00Z, or how long ago: 90s, 15m, 2h, 7d
+        #[arg(long, value_name = "PLACE")]
+        to: String,
+        /// Move it
+        #[arg(long)]
+        execute: bool,
+        #[command(flatten)]
+        topic: Which,
+        /// How the answer is shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+    /// Write the events of a topic with their envelopes as JSON lines, in order
+    ///
+    /// What is sealed is not opened: such an event has no body here.
+    #[command(after_help = "Example:\n  effectd bus export ACTION_EXECUTED")]
+    Export {
+        /// Which topic
+        #[arg(value_name = "TOPIC")]
+        topic: String,
+        /// The first event; without it, the first that is kept
+        #[arg(long, value_name = "OFFSET")]
+        from: Option<u64>,
+    },
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Which {
+    /// Which topic
+    #[arg(long, value_name = "TOPIC", default_value = Topic::ActionExecuted.as_str())]
+    topic: String,
+}
+
+/// Print events as JSON lines (CloudEvents), in order, and each new one as it comes
+///
+/// A group keeps its place in the store: each page of events counts as read when it is written out, so that after a crash
+/// some may come twice, and none is missed; tell them apart by their `id`. One reader a group; any number of groups. Without a
+/// daemon nothing new comes, and it ends.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd bus tail --group learner --once\n  effectd bus tail --once --from 2h"
+)]
+struct Tail {
+    /// Go on where this group was, and keep its place
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Begin there: start, end, an offset, 2026-01-01T00:00:00Z, or how long ago: 2h [default: where the group was, or start]
+    #[arg(long, value_name = "PLACE")]
+    from: Option<String>,
+    /// End when there are no more
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    topic: Which,
+}
+
+const COLUMNS: [(&str, usize); 4] = [("GROUP", 24), ("OFFSET", 10), ("BEHIND", 10), ("END", 0)];
+/// How long one request waits for the next event; then it is asked again.
+const WAIT_STEP_MS: u64 = 60_000;
+/// The pause before a daemon that is away is asked again.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
+
+impl BusCommand {
+    pub(super) fn main(self, common: &Common) -> Exit {
+        super::block_on(async {
+            match &self.verb {
+                Verb::Seek {
+                    group,
+                    to,
+                    execute,
+                    topic,
+                    output,
+                } => {
+                    let operation = Operation::SeekGroup {
+                        topic: topic.topic.clone(),
+                        group: group.clone(),
+                        to: to.clone(),
+                    };
+                    return move_group(common, &operation, *execute, *output).await;
+                }
+                Verb::Export { topic, from } => return export(common, topic, *from).await,
+                Verb::Topics { .. } | Verb::Groups { .. } | Verb::Tail(_) | Verb::Replay { .. } => {}
+            }
+            let mut keeper = Keeper::reach(common).await?;
+            match &self.verb {
+                Verb::Topics { output } => topics(&mut keeper, *output).await?,
+                Verb::Groups { topic, output } => groups(&mut keeper, topic, *output).await?,
+                Verb::Tail(tail) => tail.main(&mut keeper).await?,
+                Verb::Replay { from, until, topic } => {
+                    replayed(&mut keeper, topic, from, *until).await?;
+                }
+                Verb::Seek { .. } | Verb::Export { .. } => {}
+            }
+            keeper.close()?;
+            Ok(Exit::Done)
+        })
+    }
+}
+
+async fn move_group(
+    common: &Common,
+    operation: &Operation,
+    execute: bool,
+    form: Form,
+) -> Result<Exit, Trouble> {
+    let doing = if execute { Doing::ForReal } else { Doing::Preview };
+    let told = operate::ask(common, operation, doing).await?;
+    operate::tell(&told, form);
+    if !execute {
+        complain(&"nothing was moved; add --execute to do it");
+    }
+    Ok(Exit::Done)
+}
+
+const TOPICS: [(&str, usize); 3] = [("TOPIC", 24), ("BEGIN", 10), ("END", 0)];
+
+async fn topics(keeper: &mut Keeper, form: Form) -> Result<(), Trouble> {
+    let told: StoreView = keeper.ask(Method::GET, "/v1/store", upkeep::stats).await?;
+    let mut printer = Printer::new(form, true, &TOPICS);
+    for (topic, end) in &told.events {
+        let begin = told.begins.get(topic).copied().unwrap_or(0);
+        let value = serde_json::json!({ "topic": topic, "begin": begin, "end": end });
+        printer.row(&value, &[topic, &begin.to_string(), &end.to_string()]);
+    }
+    printer.finish();
+    Ok(())
+}
+
+/// Some events of a topic from a place on.
+async fn events(keeper: &mut Keeper, topic: &str, from: &str, wait_ms: u64) -> Result<EventList, Trouble> {
+    let path = format!(
+        "/v1/store/topics/{}?from={}&wait_ms={wait_ms}",
+        percent_encoded(topic),
+        percent_encoded(from)
+    );
+    let directly = |store: &dyn Store| {
+        let place = replay::place(from, SystemClock.now())?;
+        upkeep::events(store, topic, Some(replay::offset_of(store, topic, place)?))
+    };
+    keeper.ask(Method::GET, &path, directly).await
+}
+
+/// Prints what lies between two places.
+async fn replayed(keeper: &mut Keeper, which: &Which, from: &str, until: Option<u64>) -> Result<(), Trouble> {
+    let mut from = from.to_owned();
+    loop {
+        let mut page = events(keeper, &which.topic, &from, 0).await?;
+        let offset = |event: &serde_json::Value| event["offset"].as_u64().unwrap_or(0);
+        page.events
+            .retain(|event| until.is_none_or(|until| offset(event) < until));
+        let over = page.events.is_empty() || page.next >= page.end;
+        if !lines(texts(&page))? || over {
+            return Ok(());
+        }
+        from = page.next.to_string();
+    }
+}
+
+/// Writes a topic with its envelopes, page by page, so that any length takes the same memory.
+pub(super) async fn export(common: &Common, topic: &str, from: Option<u64>) -> Result<Exit, Trouble> {
+    let mut keeper = Keeper::reach(common).await?;
+    let mut from = from.map_or_else(|| "start".to_owned(), |from| from.to_string());
+    loop {
+        let page = events(&mut keeper, topic, &from, 0).await?;
+        let over = page.events.is_empty() || page.next >= page.end;
+        if !lines(page.events.iter().map(ToString::to_string))? || over {
+            break;
+        }
+        from = page.next.to_string();
+    }
+    keeper.close()?;
+    Ok(Exit::Done)
+}
+
+async fn groups(keeper: &mut Keeper, which: &Which, form: Form) -> Result<(), Trouble> {
+    let path = format!("/v1/store/topics/{}/groups", percent_encoded(&which.topic));
+    let groups: Vec<GroupView> = keeper
+        .ask(Method::GET, &path, |store| replay::groups(store, &which.topic))
+        .await?;
+    let mut printer = Printer::new(form, true, &COLUMNS);
+    for group in &groups {
+        // Plain data with text keys, for which serde_json has no failure.
+        let value = serde_json::to_value(group).unwrap_or_default();
+        let numbers = [group.offset, group.behind, group.end].map(|number| number.to_string());
+        printer.row(&value, &[&group.group, &numbers[0], &numbers[1], &numbers[2]]);
+    }
+    printer.finish();
+    Ok(())
+}
+
+fn path_of(topic: &str, group: &str) -> String {
+    let (topic, group) = (percent_encoded(topic), percent_encoded(group));
+    format!("/v1/store/topics/{topic}/groups/{group}")
+}
+
+async fn seek(keeper: &mut Keeper, topic: &str, group: &str, to: &str) -> Result<Moved, Trouble> {
+    let path = format!("{}?to={}", path_of(topic, group), percent_encoded(to));
+    let directly = |store: &dyn Store| {
+        let to = replay::place(to, SystemClock.now())?;
+        replay::move_to(store, topic, group, to)
+    };
+    keeper.ask(Method::POST, &path, directly).await
+}
+
+impl Tail {
+    async fn main(&self, keeper: &mut Keeper) -> Result<(), Trouble> {
+        let once = self.once || matches!(keeper, Keeper::Direct { .. });
+        let mut from = self.begin(keeper).await?;
+        loop {
+            let page = match self.page(keeper, &from, once).await {
+                Err(Trouble::Client(error @ (ClientError::NoDaemon(_) | ClientError::Broken(_))))
+                    if !once =>
+                {
+                    complain(&format!("{error}; waiting for it to come back"));
+                    back(keeper).await;
+                    continue;
+                }
+                page => page?,
+            };
+            // Whoever has closed the other end has not read it.
+            if !lines(texts(&page))? {
+                return Ok(());
+            }
+            from = page.next.to_string();
+            if !page.events.is_empty() {
+                self.keep(keeper, &from, once).await?;
+            } else if once {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Where to begin, as a place.
+    async fn begin(&self, keeper: &mut Keeper) -> Result<String, Trouble> {
+        let topic = &self.topic.topic;
+        let moved = match (&self.group, &self.from) {
+            (None, from) => return Ok(from.clone().unwrap_or_else(|| "start".to_owned())),
+            (Some(group), Some(from)) => seek(keeper, topic, group, from).await?,
+            (Some(group), None) => {
+                let path = path_of(topic, group);
+                keeper
+                    .ask(Method::GET, &path, |store| replay::standing(store, topic, group))
+                    .await?
+            }
+        };
+        Ok(moved.offset.to_string())
+    }
+
+    async fn page(&self, keeper: &mut Keeper, from: &str, once: bool) -> Result<EventList, Trouble> {
+        let wait = if once { 0 } else { WAIT_STEP_MS };
+        events(keeper, &self.topic.topic, from, wait).await
+    }
+
+    /// What was written out counts as read. Asked again after a break, it does the same once more.
+    async fn keep(&self, keeper: &mut Keeper, reached: &str, once: bool) -> Result<(), Trouble> {
+        let Some(group) = &self.group else { return Ok(()) };
+        loop {
+            match seek(keeper, &self.topic.topic, group, reached).await {
+                Err(Trouble::Client(ClientError::NoDaemon(_) | ClientError::Broken(_))) if !once => {
+                    back(keeper).await;
+                }
+                kept => return kept.map(drop),
+            }
+        }
+    }
+}
+
+async fn back(keeper: &mut Keeper) {
+    if let Keeper::Daemon(client) = keeper {
+        while client.is_there().await.is_err() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// Each event as it is; what is sealed has only its envelope.
+fn texts(page: &EventList) -> impl Iterator<Item = String> {
+    page.events.iter().map(|event| {
+        let body = event.get("body").filter(|body| !body.is_null());
+        body.unwrap_or(event).to_string()
+    })
+}

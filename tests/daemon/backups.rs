@@ -1,0 +1,148 @@
+//! A state that is in use is copied, and a state made from the copy is as good.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+
+use crate::harness::{Place, Serving, write_note};
+
+fn done(place: &Place, arguments: &[&str]) -> Value {
+    place
+        .effectd(&[arguments, &["-o", "json"]].concat(), None)
+        .json(0)
+}
+
+/// Where a secret stands in clear.
+fn find(directory: &Path, secret: &[u8]) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(find(&path, secret));
+        } else if std::fs::read(&path)
+            .unwrap()
+            .windows(secret.len())
+            .any(|bytes| bytes == secret)
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_state_that_is_written_to_is_copied_and_restored_whole() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let post = |n: usize| {
+        let name = format!("b-{n}");
+        let done = daemon.post(
+            "/v1/actions?wait=true",
+            &write_note(&name, &name, "canary of the backup"),
+        );
+        assert_eq!(done.status, 200);
+    };
+    (0..20).for_each(post);
+    let stop = AtomicBool::new(false);
+    let made = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut n = 20;
+            while !stop.load(Ordering::Relaxed) {
+                post(n);
+                n += 1;
+            }
+            n
+        });
+        let made = done(&place, &["backup", "copy", "--keys", "copy-keys"]);
+        stop.store(true, Ordering::Relaxed);
+        assert!(writer.join().unwrap() > 20);
+        made
+    });
+    assert!(made["blocks"].as_u64() > Some(20), "{made}");
+    assert!(!place.path("copy.partial").exists());
+    // Without its keys the copy tells nothing that is sealed, and the keys are not in it.
+    assert!(find(&place.path("copy"), b"canary of the backup").is_empty());
+    assert!(!place.path("copy/keys").exists() && place.path("copy-keys").is_dir());
+    let twice = place.effectd(&["backup", "copy"], None);
+    assert_eq!(twice.code(), 2, "{}", twice.stderr());
+    assert_eq!(daemon.stop(), 0);
+
+    let restored = done(
+        &place,
+        &[
+            "restore",
+            "copy",
+            "--keys",
+            "copy-keys",
+            "--state",
+            "elsewhere/.effectd",
+        ],
+    );
+    assert_eq!(restored["blocks"], made["blocks"], "{restored}");
+    let there = ["--state", "elsewhere/.effectd"];
+    for check in [
+        &["store", "check"][..],
+        &["receipts", "verify"],
+        &["receipts", "audit"],
+    ] {
+        let ran = place.effectd(&[check, &there].concat(), None);
+        assert_eq!(ran.code(), 0, "{check:?}: {}{}", ran.stdout(), ran.stderr());
+    }
+    // Everything that was answered before the copy was begun is in it, and it goes on.
+    for n in 0..20 {
+        let shown = place.effectd(&[&["status", &format!("b-{n}")][..], &there].concat(), None);
+        assert_eq!(shown.code(), 0, "b-{n}: {}", shown.stderr());
+    }
+    let mut request = write_note("b-new", "new", "x");
+    request["params"]["path"] = "workspace/new".into();
+    let went_on = place.effectd(&[&["run", "-"][..], &there].concat(), Some(&request.to_string()));
+    assert_eq!(went_on.code(), 0, "{}", went_on.stderr());
+    assert_eq!(
+        place
+            .effectd(&[&["receipts", "verify"][..], &there].concat(), None)
+            .code(),
+        0
+    );
+}
+
+#[test]
+fn a_damaged_or_unfinished_backup_is_refused() {
+    let place = Place::seeded();
+    let request = write_note("d-1", "d", "x").to_string();
+    assert_eq!(place.effectd(&["run", "-"], Some(&request)).code(), 0);
+    done(&place, &["backup", "copy", "--keys", "copy-keys"]);
+    let refused = |what: &str| {
+        let arguments = ["restore", "copy", "--keys", "copy-keys", "--state", "r"];
+        let ran = place.effectd(&arguments, None);
+        assert_eq!(ran.code(), 2, "{what}: {}", ran.stderr());
+        assert!(!place.path("r").exists(), "{what}");
+        ran.stderr()
+    };
+    let manifest = place.path("copy/manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    // What a power failure leaves has no manifest.
+    std::fs::remove_file(&manifest).unwrap();
+    assert!(refused("unfinished").contains("no finished backup"));
+    std::fs::write(
+        &manifest,
+        text.replace("\"policy/policy.toml\"", "\"../policy.toml\""),
+    )
+    .unwrap();
+    assert!(refused("escaping").contains("outside"));
+    std::fs::write(&manifest, &text).unwrap();
+    let segments = std::fs::read_dir(place.path("copy/journal/segments")).unwrap();
+    let segment = segments.map(|entry| entry.unwrap().path()).next().unwrap();
+    let whole = std::fs::read(&segment).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    std::fs::write(&segment, &flipped).unwrap();
+    assert!(refused("one bit").contains("damaged"));
+    std::fs::write(&segment, &whole).unwrap();
+    done(
+        &place,
+        &["restore", "copy", "--keys", "copy-keys", "--state", "r"],
+    );
+    let again = place.effectd(&["restore", "copy", "--keys", "copy-keys", "--state", "r"], None);
+    assert_eq!(again.code(), 2, "{}", again.stderr());
+}
