@@ -35,6 +35,7 @@ mod submit;
 mod support;
 mod told;
 mod tools;
+mod top;
 mod undo;
 mod wait;
 
@@ -134,6 +135,7 @@ enum Command {
     Config(config::ConfigCommand),
     Dlq(dlq::DlqCommand),
     Store(store::StoreCommand),
+    Top(top::Top),
     Check(check::Check),
     Limits(limits::LimitsCommand),
     Backup(backup::Backup),
@@ -187,6 +189,7 @@ pub fn main() -> ExitCode {
         Command::Init(init) => init.main(&common),
         Command::Receipts(receipts) => receipts.main(&common),
         Command::Bus(bus) => bus.main(&common),
+        Command::Top(top) => top.main(&common),
         Command::Check(check) => check.main(&common),
         Command::Limits(limits) => limits.main(&common),
         Command::Backup(backup) => backup.main(&common),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
-use crate::harness::{Place, Serving, write_note};
+use crate::harness::{Place, Serving, until, write_note};
 
 fn done(place: &Place, arguments: &[&str]) -> Value {
     place
@@ -145,4 +145,50 @@ fn a_damaged_or_unfinished_backup_is_refused() {
     );
     let again = place.effectd(&["restore", "copy", "--keys", "copy-keys", "--state", "r"], None);
     assert_eq!(again.code(), 2, "{}", again.stderr());
+}
+
+#[test]
+fn a_backup_that_is_killed_leaves_nothing_that_looks_whole() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    for n in 0..10 {
+        let name = format!("k-{n}");
+        let done = daemon.post("/v1/actions?wait=true", &write_note(&name, &name, "x"));
+        assert_eq!(done.status, 200);
+    }
+    for nth in 0..4 {
+        let (copy, keys) = (format!("copy-{nth}"), format!("keys-{nth}"));
+        let mut child = place
+            .command(&["backup", &copy, "--keys", &keys])
+            .spawn()
+            .unwrap();
+        let partial = place.path(&format!("{copy}.partial"));
+        // Each time a little later.
+        let files = |path: &Path| std::fs::read_dir(path).map_or(0, Iterator::count);
+        until("it has begun", || {
+            files(&partial) >= nth || place.path(&copy).exists() || child.try_wait().unwrap().is_some()
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let state = format!("restored-{nth}");
+        let restore = ["restore", &copy, "--keys", &keys, "--state", &state];
+        if place.path(&copy).exists() && place.path(&keys).exists() {
+            assert_eq!(
+                place.effectd(&restore, None).code(),
+                0,
+                "what has its name is whole"
+            );
+            continue;
+        }
+        assert_eq!(place.effectd(&restore, None).code(), 2);
+        assert!(!place.path(&state).exists());
+        // The next one is not in the way of what was left.
+        let again = [
+            "backup",
+            &format!("again-{nth}"),
+            "--keys",
+            &format!("again-keys-{nth}"),
+        ];
+        assert_eq!(place.effectd(&again, None).code(), 0);
+    }
 }

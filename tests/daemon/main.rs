@@ -33,5 +33,6 @@ mod runbook;
 mod seeding;
 mod signals;
 mod tools;
+mod top;
 mod upkeep;
 mod without_daemon;

@@ -116,6 +116,7 @@ fn leave_breach(place: &Place, like: &Value) {
         leases: Vec::new(),
         letter: None,
         retire: Vec::new(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     };
     store.commit(completion).wait().unwrap();

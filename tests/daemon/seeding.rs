@@ -66,6 +66,7 @@ fn completion(left: Left) -> Completion {
             payload: serde_json::to_vec(&decision).unwrap(),
         }),
         retire: Vec::new(),
+        disturbed: Vec::new(),
         links: Vec::new(),
     }
 }

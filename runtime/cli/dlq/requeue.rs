@@ -1,6 +1,7 @@
 //! `effectd dlq requeue`: the first one shows whether it works again, then ten, then the rest.
 
 use std::collections::HashSet;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::{ActionId, Operation};
@@ -22,6 +23,8 @@ use crate::exit::Exit;
 const STEPS: [usize; 3] = [1, 10, 100];
 /// How long is waited for what was requeued to end, before it is said that it takes too long to be seen.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How long the bar is.
+const BAR: usize = 40;
 /// How long one request waits.
 const WAIT_STEP: Duration = Duration::from_secs(10);
 
@@ -124,6 +127,21 @@ impl Requeue {
     }
 }
 
+/// Says how far it is: a bar where somebody looks on, a line where not.
+#[expect(clippy::print_stderr, reason = "this is where the program talks to people")]
+fn progress(done: usize, all: usize) {
+    if !std::io::stderr().is_terminal() {
+        return complain(&format!("{done}/{all} requeued"));
+    }
+    let full = BAR * done / all.max(1);
+    let end = if done == all { "\n" } else { "" };
+    eprint!(
+        "\r[{}{}] {done}/{all} requeued{end}",
+        "#".repeat(full),
+        ".".repeat(BAR - full)
+    );
+}
+
 /// One run through some causes.
 pub(super) struct Run<'a> {
     common: &'a Common,
@@ -215,7 +233,7 @@ impl<'a> Run<'a> {
                     return Ok(false);
                 }
             }
-            complain(&format!("{}/{all} requeued", all - rest.len()));
+            progress(all - rest.len(), all);
             step += 1;
         }
         Ok(self.tally.back + self.tally.left == before)

@@ -1,0 +1,230 @@
+//! What the daemon's figures say: how much in the last moments, how long it took, how it ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use effectd_actors::metrics::{ACTION_SECONDS, ACTIONS_TOTAL, IN_FLIGHT, PANICS_TOTAL, STALLS_TOTAL};
+use effectd_bus::stats::{INDEX_LAG_BLOCKS, QUEUE_OPERATIONS};
+use effectd_gateway::metrics::BACKLOG;
+use serde::Serialize;
+
+/// The most series that are read: far more than a daemon has, and little memory.
+const SERIES_MAX: usize = 100_000;
+
+/// The figures at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Figures {
+    /// By tool and outcome.
+    ended: BTreeMap<(String, String), f64>,
+    /// By the upper end of their class, all tools together.
+    took: BTreeMap<Seconds, f64>,
+    pub(super) in_flight: f64,
+    pub(super) backlog: f64,
+    pub(super) queued: f64,
+    pub(super) lag: f64,
+    pub(super) faults: f64,
+}
+
+/// A time in seconds that can be put in order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Seconds(f64);
+
+impl Eq for Seconds {}
+
+impl PartialOrd for Seconds {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Seconds {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// How one tool does.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(super) struct ToolRow {
+    pub(super) tool: String,
+    /// Since the daemon started.
+    pub(super) ended: u64,
+    /// Of them, those that were done or tried out.
+    pub(super) well: u64,
+    /// A second, of late.
+    pub(super) rate: f64,
+    /// All that did not go well, by outcome.
+    pub(super) otherwise: BTreeMap<String, u64>,
+}
+
+/// What changed between two moments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(super) struct Pace {
+    /// Actions that ended, a second.
+    pub(super) rate: f64,
+    /// In seconds; nothing if none ended.
+    pub(super) p50: Option<f64>,
+    /// In seconds.
+    pub(super) p95: Option<f64>,
+    /// In seconds.
+    pub(super) p99: Option<f64>,
+}
+
+/// Outcomes that are no trouble.
+const WELL: [&str; 4] = ["executed", "cached_hit", "dry_run", "paused"];
+
+impl Figures {
+    /// Reads Prometheus text. What is not known is passed over.
+    pub(super) fn read(text: &str) -> Self {
+        let mut figures = Self::default();
+        for line in text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .take(SERIES_MAX)
+        {
+            let Some((series, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let Ok(value) = value.parse::<f64>() else { continue };
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            match name {
+                IN_FLIGHT => figures.in_flight = value,
+                BACKLOG => figures.backlog = value,
+                QUEUE_OPERATIONS => figures.queued = value,
+                INDEX_LAG_BLOCKS => figures.lag = value,
+                PANICS_TOTAL | STALLS_TOTAL => figures.faults += value,
+                ACTIONS_TOTAL => {
+                    let key = (label(labels, "tool_id"), label(labels, "outcome"));
+                    *figures.ended.entry(key).or_default() += value;
+                }
+                _ if name.strip_suffix("_bucket") == Some(ACTION_SECONDS) => {
+                    let end = label(labels, "le").parse().unwrap_or(f64::INFINITY);
+                    *figures.took.entry(Seconds(end)).or_default() += value;
+                }
+                _ => {}
+            }
+        }
+        figures
+    }
+
+    /// How the tools do, those with most to do first.
+    pub(super) fn tools(&self, before: Option<(&Figures, Duration)>) -> Vec<ToolRow> {
+        let mut rows: BTreeMap<&str, ToolRow> = BTreeMap::new();
+        for ((tool, outcome), count) in &self.ended {
+            let row = rows.entry(tool).or_default();
+            row.tool.clone_from(tool);
+            row.ended += whole(*count);
+            if WELL.contains(&outcome.as_str()) {
+                row.well += whole(*count);
+            } else {
+                *row.otherwise.entry(outcome.clone()).or_default() += whole(*count);
+            }
+            let key = (tool.clone(), outcome.clone());
+            row.rate += before.map_or(0.0, |(before, time)| {
+                rate(*count - before.ended.get(&key).copied().unwrap_or(0.0), time)
+            });
+        }
+        let mut rows: Vec<_> = rows.into_values().collect();
+        rows.sort_by(|a, b| b.rate.total_cmp(&a.rate).then(b.ended.cmp(&a.ended)));
+        rows
+    }
+
+    /// What changed since.
+    pub(super) fn pace(&self, before: &Figures, time: Duration) -> Pace {
+        let all = |figures: &Figures| figures.ended.values().sum::<f64>();
+        let part = |share: f64| self.percentile(before, share);
+        Pace {
+            rate: rate(all(self) - all(before), time),
+            p50: part(0.50),
+            p95: part(0.95),
+            p99: part(0.99),
+        }
+    }
+
+    /// The time below which this share of what ended since lies, interpolated within its class.
+    fn percentile(&self, before: &Figures, share: f64) -> Option<f64> {
+        let since = |end: &Seconds, count: &f64| count - before.took.get(end).copied().unwrap_or(0.0);
+        let (_, all) = self
+            .took
+            .iter()
+            .map(|(end, count)| (end, since(end, count)))
+            .next_back()?;
+        if all <= 0.0 {
+            return None;
+        }
+        let wanted = all * share;
+        let (mut low, mut below) = (0.0, 0.0);
+        for (end, count) in &self.took {
+            let count = since(end, count);
+            if count >= wanted {
+                if end.0.is_infinite() || count <= below {
+                    return Some(low);
+                }
+                return Some(low + (end.0 - low) * (wanted - below) / (count - below));
+            }
+            (low, below) = (end.0, count);
+        }
+        Some(low)
+    }
+}
+
+/// A daemon that was started anew counts from 0.
+fn rate(count: f64, time: Duration) -> f64 {
+    if time.is_zero() {
+        0.0
+    } else {
+        count.max(0.0) / time.as_secs_f64()
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count, which a float saturates to"
+)]
+fn whole(count: f64) -> u64 {
+    count as u64
+}
+
+/// The value of a label; tools and outcomes have no quotes in their names.
+fn label(labels: &str, name: &str) -> String {
+    let found = labels.split(['{', ',', '}']).find_map(|label| {
+        let value = label.trim().strip_prefix(name)?.strip_prefix("=\"")?;
+        value.strip_suffix('"')
+    });
+    found.unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const BEFORE: &str = "effectd_actions_total{outcome=\"executed\",tool_id=\"files.copy\"} 10\n\
+        effectd_action_duration_seconds_bucket{tool_id=\"files.copy\",le=\"0.1\"} 10\n\
+        effectd_action_duration_seconds_bucket{tool_id=\"files.copy\",le=\"+Inf\"} 10\n";
+    const AFTER: &str = "# HELP x y\neffectd_actions_total{outcome=\"executed\",tool_id=\"files.copy\"} 18\n\
+        effectd_actions_total{outcome=\"timed_out\",tool_id=\"files.copy\"} 2\nnonsense\n\
+        effectd_action_duration_seconds_bucket{tool_id=\"files.copy\",le=\"0.1\"} 15\n\
+        effectd_action_duration_seconds_bucket{tool_id=\"files.copy\",le=\"0.2\"} 20\n\
+        effectd_action_duration_seconds_bucket{tool_id=\"files.copy\",le=\"+Inf\"} 20\n\
+        effectd_actions_in_flight 3\neffectd_backlog_decisions 4\n";
+
+    #[test]
+    fn rates_and_percentiles_are_those_of_the_time_between() {
+        let (before, after) = (Figures::read(BEFORE), Figures::read(AFTER));
+        assert_eq!((after.in_flight, after.backlog), (3.0, 4.0));
+        let time = Duration::from_secs(2);
+        let pace = after.pace(&before, time);
+        assert_eq!(pace.rate, 5.0);
+        // Five below 0.1, and, by a class that was not there before, all below 0.2.
+        assert_eq!(pace.p50, Some(0.1));
+        assert!(pace.p95.unwrap() > 0.1 && pace.p95.unwrap() <= 0.2, "{pace:?}");
+        let tools = after.tools(Some((&before, time)));
+        assert_eq!((tools[0].ended, tools[0].well, tools[0].rate), (20, 18, 5.0));
+        assert_eq!(tools[0].otherwise["timed_out"], 2);
+        assert_eq!(after.pace(&after, time), Pace::default());
+        // A daemon that was started anew.
+        assert_eq!(before.pace(&after, time).rate, 0.0);
+    }
+}

@@ -1,0 +1,76 @@
+//! The live view, in a real terminal.
+
+use crate::harness::{Place, Serving, write_note};
+use crate::seeding::{self, Left};
+use crate::shared::Terminal;
+
+#[test]
+fn the_live_view_shows_the_daemon_as_it_is_and_keys_lead_to_its_lists() {
+    let place = Place::seeded();
+    let left = (0..3).map(|n| Left {
+        request: write_note(seeding::action(n).as_str(), &format!("t-{n}"), "x"),
+        code: "tool_busy".to_owned(),
+        // What a tool said must not command the terminal.
+        detail: "the printer is \u{1b}[31mon fire".to_owned(),
+    });
+    seeding::leave(&place, left);
+    let daemon = place.serve(&[]);
+    let top = Terminal::effectd(&place, &["top", "--every-ms", "100"], 140, 40);
+    top.wait_for("dead letters: 3");
+    top.wait_for("breakers: 0 open");
+    assert_eq!(
+        daemon
+            .post("/v1/actions?wait=true", &write_note("t", "t", "x"))
+            .status,
+        200
+    );
+    top.wait("the action in the list of tools", |screen| {
+        screen
+            .lines()
+            .any(|line| line.contains("files.write_text") && line.contains("1 well"))
+    });
+    let tripped = place.effectd(&["breaker", "trip", "files.copy", "--yes"], None);
+    assert_eq!(tripped.code(), 0, "{}", tripped.stderr());
+    top.wait_for("breakers: 1 open");
+    top.press(&["d"]);
+    let letters = top.wait("the letters alone", |screen| !screen.contains("breakers: 1 open"));
+    assert!(
+        letters.contains("printer is") && letters.contains("tool_busy"),
+        "{letters}"
+    );
+    top.press(&["b"]);
+    top.wait_for("until it is reset");
+    top.press(&["Escape"]);
+    top.wait_for("held: 0");
+    top.resize(60, 20);
+    top.wait_for("breakers: 1 open");
+    // What is old is called old, and a daemon that comes back is seen again.
+    daemon.kill();
+    top.wait_for("OLD:");
+    let daemon = place.serve(&[]);
+    top.wait("it is not old any more", |screen| !screen.contains("OLD:"));
+    top.press(&["q"]);
+    assert_eq!(top.ended(), "0");
+    drop(daemon);
+}
+
+#[test]
+fn without_a_terminal_the_same_is_one_json_value() {
+    let place = Place::seeded();
+    let none = place.effectd(&["top", "--once"], None);
+    assert_eq!(none.code(), 75, "{}", none.stderr());
+    let daemon = place.serve(&[]);
+    assert_eq!(
+        daemon
+            .post("/v1/actions?wait=true", &write_note("t", "t", "x"))
+            .status,
+        200
+    );
+    let seen = place
+        .effectd(&["top", "--once", "--every-ms", "100"], None)
+        .json(0);
+    assert_eq!(seen["tools"][0]["tool"], "files.write_text", "{seen}");
+    assert_eq!(seen["tools"][0]["well"], 1, "{seen}");
+    let refused = place.effectd(&["top"], None);
+    assert_eq!(refused.code(), 2, "{}", refused.stderr());
+}
