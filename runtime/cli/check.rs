@@ -26,7 +26,7 @@ use crate::exit::Exit;
 /// still to read, the pipeline among them. `breakers`: breakers that are open. `disk`: percent of the state's disk that are free, where less is worse.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd check dlq --warn 1 --critical 500\n  effectd check disk --format nagios\n  \
+    after_help = "Examples:\n  effectd check dlq --warn 1 --critical 500\n  effectd check disk --warn 5 --critical 1 --format nagios\n  \
     effectd check lag --format prometheus"
 )]
 pub(super) struct Check {

@@ -15,7 +15,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::backend::{Trouble, ask_or, client_state};
-use super::operate::on_parts;
+use super::operate::{Confirm, on_parts};
 use super::output::{Form, Printer};
 use super::stored::Keeper;
 use super::{Common, complain};
@@ -80,12 +80,16 @@ enum Command {
     },
     /// Let go of what is kept no longer, and give the disk its room back
     ///
-    /// A daemon does this by itself every hour. How long things are kept is set by `store.retention.*`.
-    #[command(after_help = "Examples:\n  effectd store retain --dry-run\n  effectd store retain -o json")]
+    /// A daemon does this by itself every hour. How long things are kept is set by `store.retention.*`. Says first what would go, and asks.
+    #[command(
+        after_help = "Examples:\n  effectd store retain --dry-run\n  effectd store retain --yes -o json"
+    )]
     Retain {
         /// Only say what would go
-        #[arg(long)]
+        #[arg(long, conflicts_with = "yes")]
         dry_run: bool,
+        #[command(flatten)]
+        confirm: Confirm,
         /// How the answer is shown
         #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
         output: Form,
@@ -121,9 +125,11 @@ impl StoreCommand {
             }
             Command::Stats { output } => return super::block_on(stats(common, *output)),
             Command::Erase(erase) => return super::block_on(erase.main(common)),
-            Command::Retain { dry_run, output } => {
-                return super::block_on(retain(common, *dry_run, *output));
-            }
+            Command::Retain {
+                dry_run,
+                confirm,
+                output,
+            } => return super::block_on(retain(common, *dry_run, *confirm, *output)),
         };
         outcome.unwrap_or_else(|error| {
             complain(&error);
@@ -253,8 +259,24 @@ async fn stats(common: &Common, form: Form) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
+/// Says what would go, asks, and lets it go.
+async fn retain(common: &Common, dry_run: bool, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
+    let preview = turns(common, true).await?;
+    let would = serde_json::to_value(&preview).unwrap_or_default();
+    if dry_run {
+        show(&would, form);
+        return Ok(Exit::Done);
+    }
+    if !confirm.given(&[format!("what would go: {}", words(&would))]) {
+        return Ok(Exit::Usage);
+    }
+    let went = turns(common, false).await?;
+    show(&serde_json::to_value(&went).unwrap_or_default(), form);
+    Ok(Exit::Done)
+}
+
 /// Takes turns until there is no more to let go.
-async fn retain(common: &Common, dry_run: bool, form: Form) -> Result<Exit, Trouble> {
+async fn turns(common: &Common, dry_run: bool) -> Result<Option<RetainedView>, Trouble> {
     let mut all: Option<RetainedView> = None;
     loop {
         let told: RetainedView = ask_or(
@@ -282,11 +304,9 @@ async fn retain(common: &Common, dry_run: bool, form: Form) -> Result<Exit, Trou
             Some(before) => before.and(told),
         });
         if !more {
-            break;
+            return Ok(all);
         }
     }
-    show(&serde_json::to_value(&all).unwrap_or_default(), form);
-    Ok(Exit::Done)
 }
 
 /// What the files of a directory take on disk.
