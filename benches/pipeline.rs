@@ -405,6 +405,7 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         trace_id: trace_id.clone(),
         before: None,
         restore: Vec::new(),
+        expect: Vec::new(),
     };
     Call {
         tool_id: spec.tool_id.clone(),

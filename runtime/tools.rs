@@ -97,6 +97,7 @@ fn definition(source: Source, tool: &'static dyn Tool) -> Definition {
     let says_what_it_touches = tool.touches(&example).is_some();
     let mut definition = Definition::new(source, spec, Arc::new(|params| tool.check(params)));
     definition.aliases = aliases.collect();
+    definition.reads = Some(Arc::new(|params| tool.reads(params)));
     definition.example = example;
     if says_what_it_touches {
         definition.touches = Some(Arc::new(|params| tool.touches(params).unwrap_or_default()));

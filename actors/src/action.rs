@@ -37,7 +37,7 @@ use std::time::Duration;
 use effectd_bus::{LeaseId, Store};
 use effectd_contracts::{
     ActionId, ActionRequest, Approval, Approved, Clock, DecisionData, Digest, Failure, Monotonic, Origin,
-    Principal, Timestamp, TraceId,
+    Principal, Seen, Timestamp, TraceId,
 };
 use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -48,6 +48,7 @@ use crate::control::lines::{InLine, Waiting};
 use crate::control::turns::Turn;
 use crate::held::Held;
 use crate::limits::REDELIVERY_DELAY;
+use crate::preview::Preview;
 
 pub use crate::executor::Finished;
 pub use crate::gate::{Asked, Gated};
@@ -236,6 +237,10 @@ pub struct Ticket {
     pub approved: Option<Approved>,
     /// The pre-approval that stands in for a person.
     pub granted: Option<Approval>,
+    /// What was shown of it beforehand.
+    pub(crate) preview: Option<Box<Preview>>,
+    /// What must stand where it works: what the person saw who agreed to it.
+    pub(crate) expect: Vec<Seen>,
     /// Its span.
     pub span: Span,
     pub(crate) way: Option<Way>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use effectd_contracts::{
     Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Phase, ProbeVerdict,
-    ToolCall, ToolOutput, ToolReply, Touch, json, limits,
+    Seen, ToolCall, ToolOutput, ToolReply, Touch, json, limits,
 };
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 use effectd_sandbox::{Answer, Beside, Call, Ending, Limits, Narrowing, SandboxError};
@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::action::{Action, Claimed};
 use crate::executor::Used;
 use crate::failpoint::hit;
+use crate::idempotency::Earlier;
 use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
 use crate::registry::Entry;
@@ -45,18 +46,18 @@ pub(crate) enum Attempted {
     Abandoned,
 }
 
-/// Runs the tool once. The child is waited for by a task of its own, so that it is known to be dead even if the worker
+/// Runs the tool once; whether nothing has run before that may have had its effect is said with the mode. The child is waited for by a task of its own, so that it is known to be dead even if the worker
 /// that asked dies first.
 pub(crate) async fn attempt(
     parts: &Parts,
     action: &Action<Claimed>,
     prepared: &Prepared,
-    mode: CallMode,
+    (mode, first): (CallMode, bool),
     left: Duration,
 ) -> Tried {
     let started_at = parts.clock.now();
     let begun = parts.clock.monotonic();
-    let outcome = match call_of(parts, action, prepared, mode, left) {
+    let outcome = match call_of(parts, action, prepared, (mode, first), left) {
         Ok(call) => {
             let look = preimage::observe(parts, action, prepared);
             let look = (mode == CallMode::Run).then_some(look);
@@ -170,7 +171,7 @@ fn call_of(
     parts: &Parts,
     action: &Action<Claimed>,
     prepared: &Prepared,
-    mode: CallMode,
+    (mode, first): (CallMode, bool),
     left: Duration,
 ) -> Result<Call, Failure> {
     if left.is_zero() {
@@ -192,12 +193,13 @@ fn call_of(
         trace_id: action.ticket.trace_id.clone(),
         before: prepared.before.clone(),
         restore: prepared.restore.clone(),
+        expect: expected(action, mode, first),
     };
     let request = serde_json::to_vec(&call)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
     let narrowing = match mode {
         CallMode::Run => narrowed(prepared),
-        CallMode::DryRun | CallMode::Probe => Narrowing::read_only(),
+        CallMode::DryRun | CallMode::Probe | CallMode::Preview => Narrowing::read_only(),
     };
     Ok(Call {
         tool_id: spec.tool_id.clone(),
@@ -210,6 +212,18 @@ fn call_of(
         trace_id: action.ticket.trace_id.clone(),
         narrowing,
     })
+}
+
+/// What must stand where it works. What was begun before may meet its own effect, and is settled by what its tool declares.
+fn expected(action: &Action<Claimed>, mode: CallMode, first: bool) -> Vec<Seen> {
+    let begun = match action.state.earlier() {
+        Earlier::No => !first,
+        Earlier::Interrupted(_) => true,
+    };
+    if begun || mode != CallMode::Run {
+        return Vec::new();
+    }
+    action.ticket.expect.clone()
 }
 
 /// A tool that says what it may change can change nothing else: the folders of those paths, or where they are to be made.
@@ -361,9 +375,9 @@ fn read_reply(bytes: &[u8], entry: &Entry, mode: CallMode) -> Result<Reply, (Fai
         }
         (ToolReply::Probed(verdict), CallMode::Probe) => Ok(Reply::Verdict(verdict)),
         (ToolReply::Failed(failure), _) => Err((own_words(failure), false)),
-        (ToolReply::Done(_), CallMode::Probe) | (ToolReply::Probed(_), CallMode::Run | CallMode::DryRun) => {
-            Err((invalid("the tool answered another question"), true))
-        }
+        (ToolReply::Done(_), CallMode::Probe | CallMode::Preview)
+        | (ToolReply::Probed(_), CallMode::Run | CallMode::DryRun | CallMode::Preview)
+        | (ToolReply::Rehearsed(_), _) => Err((invalid("the tool answered another question"), true)),
     }
 }
 

@@ -6,14 +6,15 @@ use effectd_bus::{
 };
 use effectd_contracts::{
     Attempt, Choice, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome,
-    Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
+    PreviewRecord, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
 };
 use effectd_policy::redact::prune_result;
 use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Finished, Ticket};
-use crate::executor::Used;
+use crate::executor::{Ended, Used};
 use crate::gate::Ruling;
+use crate::idempotency::Earlier;
 use crate::identity::DeviceKey;
 use crate::messages::Refusal;
 use crate::parts::Parts;
@@ -41,6 +42,7 @@ struct Account<'a> {
     used: Used,
     isolation: Option<Isolation>,
     effects: Effects,
+    preview: Option<PreviewRecord>,
     allowed: Millis,
     artifacts: &'a [KeptArtifact],
     /// Nothing in its parameters is secret, though no tool says so.
@@ -64,6 +66,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         used: ended.used,
         isolation: ended.isolation.clone(),
         effects: ended.effects.clone(),
+        preview: previewed(&action.ticket, claimed.earlier(), ended),
         allowed: Millis::from(action.state.timeout()),
         artifacts: &ended.artifacts,
         plain: false,
@@ -127,6 +130,7 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         used: Used::default(),
         isolation: None,
         effects,
+        preview: None,
         allowed: Millis::ZERO,
         artifacts: &[],
         plain: false,
@@ -172,6 +176,7 @@ pub(crate) fn acted(
         used: Used::default(),
         isolation: None,
         effects: Effects::None,
+        preview: None,
         allowed: Millis::ZERO,
         artifacts: &[],
         plain: true,
@@ -238,11 +243,24 @@ fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> (Receipt, St
         attempts: account.attempts,
         isolation: account.isolation,
         effects: account.effects,
+        preview: account.preview,
         choice: choice(request),
         signature: None,
     };
     let body = key.sign(&mut receipt);
     (receipt, body)
+}
+
+/// Whether what happened is what was shown. What was only tried out has nothing to be compared with.
+fn previewed(ticket: &Ticket, earlier: &Earlier, ended: &Ended) -> Option<PreviewRecord> {
+    let preview = ticket.preview.as_ref()?;
+    let tried_out = matches!(ended.outcome, Outcome::DryRun | Outcome::Paused);
+    // What a rule was shown of an action that was begun before was its effect on its own effect.
+    let again = match earlier {
+        Earlier::No => false,
+        Earlier::Interrupted(_) => ticket.approved.is_none(),
+    };
+    (!tried_out && !again).then(|| preview.compared(&ended.effects))
 }
 
 /// What the planner chose among, given back as it was told.

@@ -103,6 +103,8 @@ pub(crate) fn standing(
         interactive,
         approved,
         granted: None,
+        preview: None,
+        expect: Vec::new(),
         accepted_at,
         accepted: parts.clock.monotonic(),
         waited: waited.try_into().unwrap_or(Duration::ZERO),

@@ -299,7 +299,7 @@ impl Executor {
         let mut budget = Budget::new(action.request.qos.retries(), &self.parts.settings);
         loop {
             let left = deadline.since(self.parts.clock.monotonic());
-            let mut tried = attempt(&self.parts, action, &prepared, mode, left).await;
+            let mut tried = attempt(&self.parts, action, &prepared, (mode, !course.touched), left).await;
             let seen = tried.effects.take();
             let attempted = course.note(tried);
             tell(pass.as_ref(), &attempted).await;
@@ -448,7 +448,7 @@ impl Executor {
                 let left = deadline
                     .since(self.parts.clock.monotonic())
                     .max(self.parts.settings.probe_time_min);
-                let tried = attempt(&self.parts, action, prepared, CallMode::Probe, left).await;
+                let tried = attempt(&self.parts, action, prepared, (CallMode::Probe, false), left).await;
                 match (tried.probed, tried.came_to) {
                     (Some(ProbeVerdict::Done), _) => Next::WasDone,
                     (Some(ProbeVerdict::NotDone), _) => Next::RunAgain,

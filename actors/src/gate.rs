@@ -5,17 +5,21 @@
 use std::sync::Arc;
 
 use effectd_bus::StoreError;
-use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase, Principal, Timestamp};
-use effectd_policy::{Decision, Facts, Inspection, Verdict, evaluate, inspect};
+use effectd_contracts::{
+    ActionRequest, Code, Failure, Outcome, Phase, Predicted, Principal, SafetyClass, Timestamp, TraceId,
+};
+use effectd_policy::{Decision, Facts, Inspection, Policy, Verdict, evaluate, inspect};
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::{Map, Value};
+use tracing::Instrument;
 
 use crate::action::{Action, Validated};
 use crate::failpoint::hit;
 use crate::held::stage::Evidence;
 use crate::messages::{Consult, Judge, Record, Refusal, Settle};
 use crate::parts::Parts;
+use crate::preview::{self, Preview, Trial};
 use crate::registry::Entry;
 use crate::stage::{PanicWatch, bounded, pass};
 use crate::switches::Switches;
@@ -145,8 +149,8 @@ impl Gate {
     async fn pass_judgement(&self, action: Action<Validated>) {
         action.hop("gate");
         hit("gate.begin", &action.ticket.action_id).await;
-        let span = tracing::debug_span!(parent: &action.ticket.span, "judge");
-        let (ruling, judged) = span.in_scope(|| self.judge(&action));
+        let mut action = action;
+        let (ruling, judged) = self.judge(&mut action).await;
         hit("gate.end", &action.ticket.action_id).await;
         match judged {
             Ok((params, dry_run, ask)) => {
@@ -172,18 +176,34 @@ impl Gate {
                     tool,
                     ruling: Some(ruling),
                     failure,
+                    // What is held for review is held as a dead letter, sealed.
+                    dead_letter: outcome == Outcome::Quarantined,
                     outcome,
                     fence: None,
-                    dead_letter: false,
                 };
                 pass(&self.recorder, Record::Refused(Box::new(refusal)));
             }
         }
     }
 
-    fn judge(&self, action: &Action<Validated>) -> (Ruling, Judged) {
+    async fn judge(&self, action: &mut Action<Validated>) -> (Ruling, Judged) {
+        let span = tracing::debug_span!(parent: &action.ticket.span, "judge");
         let (request, entry, ticket) = (&action.request, action.state.entry(), &action.ticket);
-        let (ruling, inspection) = assess(&self.parts, request, entry, &ticket.principal, ticket.accepted_at);
+        let question = Question {
+            request,
+            entry,
+            principal: &ticket.principal,
+            accepted_at: ticket.accepted_at,
+            trace_id: &ticket.trace_id,
+        };
+        let judging = foreseeing(&self.parts, &question).instrument(span);
+        let Assessed {
+            ruling,
+            inspection,
+            preview,
+        } = judging.await;
+        let (request, entry) = (&action.request, action.state.entry());
+        action.ticket.preview = preview.map(Box::new);
         let ask = match &ruling.decision.verdict {
             Verdict::Permit => false,
             Verdict::NeedsApproval { .. } => true,
@@ -223,24 +243,76 @@ impl Gate {
     }
 }
 
-/// What the policy says to a request, and what looking at its parameters brought to light.
-pub(crate) fn assess(
-    parts: &Parts,
-    request: &ActionRequest,
-    entry: &Entry,
-    principal: &Principal,
-    accepted_at: Timestamp,
-) -> (Ruling, Inspection) {
+/// A request, and who asks.
+pub(crate) struct Question<'a> {
+    pub(crate) request: &'a ActionRequest,
+    pub(crate) entry: &'a Entry,
+    pub(crate) principal: &'a Principal,
+    pub(crate) accepted_at: Timestamp,
+    pub(crate) trace_id: &'a TraceId,
+}
+
+/// What the policy says to a request, and what was found out for it.
+pub(crate) struct Assessed {
+    pub(crate) ruling: Ruling,
+    /// What looking at its parameters brought to light.
+    pub(crate) inspection: Inspection,
+    /// What would change, if some rule looks at that.
+    pub(crate) preview: Option<Preview>,
+}
+
+/// Judges a request. If some rule looks at what would change, that is found out first; but nothing is tried out for who is
+/// refused whatever it would be.
+pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Assessed {
+    let Question { request, entry, .. } = question;
     let policy = parts.policy();
     let inspection = inspect(&request.params, entry.spec(), &policy);
-    let mut facts = Facts::of(request, entry.spec(), principal, accepted_at, &inspection);
+    let mut facts = Facts::of(
+        request,
+        entry.spec(),
+        question.principal,
+        question.accepted_at,
+        &inspection,
+    );
     // The request's own time was compared with the clock when it was accepted; rules about time look at the clock
     // of now, since an action may have waited.
     facts.now = parts.clock.now();
     facts.utc_offset_min = parts.clock.utc_offset_min();
     Switches::new(&*parts.store).apply(&mut facts);
-    let decision = evaluate(&facts, &policy);
-    (Ruling { decision, facts }, inspection)
+    let mut decision = evaluate(&facts, &policy);
+    let mut preview = None;
+    if policy.foresees() && might_be(&decision, &facts, &policy) {
+        let trial = Trial {
+            space: &request.space_id,
+            entry,
+            params: &inspection.params,
+            high_isolation: decision.safety_class == SafetyClass::High,
+            trace_id: question.trace_id,
+            stands: None,
+        };
+        let seen = preview::of(parts, &trial).await;
+        facts.predicted = seen.predicted();
+        decision = evaluate(&facts, &policy);
+        preview = Some(seen);
+    }
+    Assessed {
+        ruling: Ruling { decision, facts },
+        inspection,
+        preview,
+    }
+}
+
+/// Whether it might be permitted, or at least asked about, if only little would change.
+fn might_be(decision: &Decision, facts: &Facts, policy: &Policy) -> bool {
+    let refused = |decision: &Decision| match decision.verdict {
+        Verdict::Deny { .. } | Verdict::Quarantine { .. } => true,
+        Verdict::Permit | Verdict::NeedsApproval { .. } => false,
+    };
+    let harmless = Facts {
+        predicted: Some(Predicted::default()),
+        ..facts.clone()
+    };
+    !refused(decision) || !refused(&evaluate(&harmless, policy))
 }
 
 impl DryRun {

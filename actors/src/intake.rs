@@ -275,6 +275,8 @@ impl Intake {
             interactive,
             approved,
             granted: None,
+            preview: None,
+            expect: Vec::new(),
             accepted_at: event.time,
             accepted: self.parts.clock.monotonic(),
             waited,

@@ -2,9 +2,12 @@
 
 use effectd_bus::{NewBody, NewEvent, Requeued, Store, StoreError, StoredLetter};
 use effectd_contracts::{Code, DecisionData, Event, Timestamp, TraceId, json, limits as bounds};
+use effectd_policy::redact::{prune_result, redact_secrets};
+use serde_json::{Map, Value};
 
 use crate::decisions;
 use crate::limits::REQUEUES_MAX;
+use crate::preview;
 
 /// What became of a letter that somebody wanted to be rid of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,23 @@ pub fn decision(letter: &StoredLetter) -> Option<DecisionData> {
     let max = 2 * bounds::REQUEST_BYTES_MAX;
     let event = json::parse::<Event<DecisionData>>(bytes, max).map(|event| event.data);
     event.or_else(|_| json::parse(bytes, max)).ok()
+}
+
+/// What a decision's tool was to be told, for people who review it: without secrets and personal data, and short.
+pub fn shown(decision: &DecisionData) -> Map<String, Value> {
+    let mut params = Value::Object(decision.request.params.clone());
+    redact_secrets(&mut params);
+    without_secrets(&mut params);
+    prune_result(params).as_object().cloned().unwrap_or_default()
+}
+
+fn without_secrets(value: &mut Value) {
+    match value {
+        Value::String(text) => drop(preview::redact(text)),
+        Value::Array(items) => items.iter_mut().for_each(without_secrets),
+        Value::Object(members) => members.values_mut().for_each(without_secrets),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// What to do about a letter whose effect may have happened.

@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod operations;
 pub mod parts;
 pub mod preimage;
+pub mod preview;
 pub mod proof;
 pub mod quarantine;
 pub mod registry;

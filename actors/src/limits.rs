@@ -49,6 +49,12 @@ pub const RETENTION_BLOBS_LONGER: Duration = Duration::from_secs(86_400);
 /// Actions under way that retention looks at in one go.
 /// Fixed: it only bounds memory.
 pub const RETENTION_INTENTS_PAGE: usize = 500;
+/// Most lines of two texts, together, between which a difference is looked for: it may take the square of that.
+/// Fixed: it only bounds the work for one question; the digests are there in any case.
+pub const PREVIEW_DIFF_LINES_MAX: usize = 8_000;
+/// Longest search for the smallest difference between two texts; after that a larger one is shown.
+/// Fixed: it only bounds the work for one question.
+pub const PREVIEW_DIFF_TIME_MAX: Duration = Duration::from_millis(200);
 /// How often the sweeper looks for what has expired.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.
@@ -137,6 +143,12 @@ pub const HELD_INTERACTIVE_MAX: Duration = Duration::from_secs(300);
 pub const HELD_UNATTENDED_MAX: Duration = Duration::from_secs(86_400);
 
 effectd_contracts::bounds! {
+    /// Most changes that a preview lists; the others are counted.
+    PREVIEW_CHANGES_MAX: usize = 128, "pipeline.preview_changes_max", 1 ..= 1_024;
+    /// Most text of differences in one preview: what a person reads before deciding. It is kept, sealed, with the question.
+    PREVIEW_DIFF_BYTES_MAX: u64 = 32_768, "pipeline.preview_diff_bytes_max", 1_024 ..= 131_072;
+    /// Longest time for trying an action out on a copy.
+    PREVIEW_TIME_MAX: Duration = 5_000, "pipeline.preview_time_ms_max", 100 ..= 20_000;
     /// Violations of a schema that one failure names.
     VIOLATIONS_MAX: usize = 16, "pipeline.violations_max", 1 ..= 1_000;
     /// How long a decision that a dying worker dropped waits before it is delivered again.

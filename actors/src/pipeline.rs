@@ -347,6 +347,8 @@ impl Pipeline {
             interactive,
             approved: None,
             granted: None,
+            preview: None,
+            expect: Vec::new(),
             accepted_at: self.parts.clock.now(),
             accepted: self.parts.clock.monotonic(),
             waited: Duration::ZERO,

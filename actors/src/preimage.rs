@@ -243,7 +243,7 @@ fn paths(touched: &[Touch]) -> Vec<String> {
     touched.iter().map(|touch| touch.path.clone()).collect()
 }
 
-async fn look(
+pub(crate) async fn look(
     parts: &Parts,
     space: &SpaceId,
     paths: Vec<String>,
@@ -281,21 +281,12 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     let (gated, space) = (action.state.gated(), &action.request.space_id);
     let spec = gated.entry().spec();
     let touched = touched_by(parts, space, gated);
-    let undo::Plan { restore, contents } = if spec.tool_id.as_str() == UNDO_TOOL {
-        let looked = look(parts, space, paths(&touched), 0).await?;
-        undo::plan(parts, space, gated.params(), &looked).await?
-    } else {
-        undo::Plan::default()
-    };
-    let (shelf, contents) = match artifact_for(parts, space, gated)? {
-        Some(artifact) => (Shelf::Artifacts, vec![artifact]),
-        None => (Shelf::Preimages, contents),
-    };
+    let along = sent_along(parts, space, gated.entry(), gated.params(), &touched).await?;
     let prepared = |before| Prepared {
         touched: touched.clone(),
         before,
-        restore,
-        contents: (shelf, contents),
+        restore: along.restore,
+        contents: along.contents,
     };
     if touched.is_empty() || gated.dry_run().is_some() {
         return Ok(prepared(None));
@@ -314,12 +305,46 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     Ok(prepared(before))
 }
 
+/// What a tool is sent beside its parameters.
+pub(crate) struct Along {
+    /// What is to be put back.
+    pub(crate) restore: Vec<Restore>,
+    /// The blobs with contents, in their order.
+    pub(crate) contents: (Shelf, Vec<String>),
+}
+
+/// What a tool is sent beside its parameters, if it is one of those that need something.
+pub(crate) async fn sent_along(
+    parts: &Parts,
+    space: &SpaceId,
+    entry: &Entry,
+    params: &Map<String, Value>,
+    touched: &[Touch],
+) -> Result<Along, Failure> {
+    let undo::Plan { restore, contents } = if entry.spec().tool_id.as_str() == UNDO_TOOL {
+        let looked = look(parts, space, paths(touched), 0).await?;
+        undo::plan(parts, space, params, &looked).await?
+    } else {
+        undo::Plan::default()
+    };
+    let contents = match artifact_for(parts, space, entry, params)? {
+        Some(artifact) => (Shelf::Artifacts, vec![artifact]),
+        None => (Shelf::Preimages, contents),
+    };
+    Ok(Along { restore, contents })
+}
+
 /// The artifact that the tool is sent, if it is the one that asks for one.
-fn artifact_for(parts: &Parts, space: &SpaceId, gated: &Gated) -> Result<Option<String>, Failure> {
-    if gated.entry().spec().tool_id.as_str() != ARTIFACT_GET_TOOL {
+fn artifact_for(
+    parts: &Parts,
+    space: &SpaceId,
+    entry: &Entry,
+    params: &Map<String, Value>,
+) -> Result<Option<String>, Failure> {
+    if entry.spec().tool_id.as_str() != ARTIFACT_GET_TOOL {
         return Ok(None);
     }
-    let id = gated.params().get("artifact_id").and_then(Value::as_str);
+    let id = params.get("artifact_id").and_then(Value::as_str);
     let id = id.unwrap_or_default();
     artifacts::check_for_tool(parts, space, id)?;
     Ok(Some(id.to_owned()))
@@ -504,23 +529,38 @@ pub(crate) async fn observe(parts: &Parts, action: &Action<Claimed>, prepared: &
     let Ok(after) = look(parts, space, paths, 0).await else {
         return Effects::Unobserved;
     };
-    let mut undoable = true;
-    let mut changes = Vec::new();
-    for was in before {
-        let is = after.iter().find(|looked| looked.seen.path == was.path);
-        let Some(is) = is.filter(|is| is.seen.standing != was.standing) else {
-            continue;
-        };
-        undoable &= is_kept(parts, space, was, &after) && is.seen.standing != Standing::Other;
-        changes.push(PathChange {
+    let changes = compare(parts, before, &after, &prepared.touched);
+    let undoable = before.iter().all(|was| match now(was, &after) {
+        Some(is) => is_kept(parts, space, was, &after) && is.seen.standing != Standing::Other,
+        None => true,
+    });
+    let undoable = undoable && !changes.is_empty();
+    Effects::Observed(Observed { changes, undoable })
+}
+
+/// Every path that is not as it was.
+pub(crate) fn compare(
+    parts: &Parts,
+    before: &[Seen],
+    after: &[Looked],
+    touched: &[Touch],
+) -> Vec<PathChange> {
+    let changed = before.iter().filter_map(|was| {
+        let is = now(was, after)?;
+        Some(PathChange {
             path: was.path.clone(),
             before: keyed(parts, &was.standing),
             after: keyed(parts, &is.seen.standing),
-            moved_to: folder_moved(was, before, &after, &prepared.touched),
-        });
-    }
-    undoable &= !changes.is_empty();
-    Effects::Observed(Observed { changes, undoable })
+            moved_to: folder_moved(was, before, after, touched),
+        })
+    });
+    changed.collect()
+}
+
+/// What stands at a path now, if that is something else.
+fn now<'a>(was: &Seen, after: &'a [Looked]) -> Option<&'a Looked> {
+    let is = after.iter().find(|looked| looked.seen.path == was.path);
+    is.filter(|is| is.seen.standing != was.standing)
 }
 
 /// Where a folder has gone: it is not here any more, and one stands where the tool said that it would go.

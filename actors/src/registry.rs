@@ -25,6 +25,9 @@ pub type ParamRule = Arc<dyn Fn(&Map<String, Value>) -> Result<(), Failure> + Se
 /// The paths that a call with these parameters may change, as requests write them.
 pub type Touches = Arc<dyn Fn(&Map<String, Value>) -> Vec<Touch> + Send + Sync>;
 
+/// The paths that a call with these parameters reads and does not change.
+pub type Reads = Arc<dyn Fn(&Map<String, Value>) -> Vec<String> + Send + Sync>;
+
 /// Where a tool comes from, the most trusted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -73,6 +76,8 @@ pub struct Definition {
     pub rule: ParamRule,
     /// What it may change.
     pub touches: Option<Touches>,
+    /// What it reads beside that, as far as its effect depends on it.
+    pub reads: Option<Reads>,
     /// Parameters that fit, for people and planners who want to see some.
     pub example: Map<String, Value>,
 }
@@ -86,6 +91,7 @@ impl Definition {
             aliases: Vec::new(),
             rule,
             touches: None,
+            reads: None,
             example: Map::new(),
         }
     }

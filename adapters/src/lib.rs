@@ -12,6 +12,7 @@ mod before;
 mod beside;
 mod failpoint;
 mod params;
+mod rehearse;
 #[cfg(test)]
 mod testing;
 

@@ -52,6 +52,8 @@ effectd_contracts::bounds! {
     /// Most of each of a command's two outputs that is kept, in pieces as it comes; the rest is counted and dropped. Both must
     /// fit into `pipeline.stream_bytes_max`.
     OUTPUT_KEPT_BYTES_MAX: u64 = 67_108_864, "tools.output_kept_bytes_max", 4_096 ..= 536_870_912;
+    /// Most text that a preview hands out, of all new contents together: more is for no person to read before deciding.
+    PREVIEW_TEXT_BYTES_MAX: u64 = 131_072, "tools.preview_text_bytes_max", 1_024 ..= 262_144;
     /// Longest error text that is diagnosed.
     DIAGNOSE_BYTES_MAX: usize = 65_536, "tools.diagnose_bytes_max", 256 ..= 524_288;
 }

@@ -144,6 +144,7 @@ impl Place {
             trace_id: "trace".parse().unwrap(),
             before: None,
             restore: Vec::new(),
+            expect: Vec::new(),
         }
     }
 
@@ -175,7 +176,7 @@ impl Place {
         let output = match call.mode {
             CallMode::Run => tool.run(&self.workspace(), call),
             CallMode::DryRun => tool.dry_run(&self.workspace(), call),
-            CallMode::Probe => panic!("ask with probe"),
+            CallMode::Probe | CallMode::Preview => panic!("ask with probe or preview"),
         }?;
         let result = jsonschema::draft202012::new(&spec.result_schema).unwrap();
         assert!(
@@ -190,6 +191,13 @@ impl Place {
                 .is_none_or(|quality| (0.0..=1.0).contains(&quality))
         );
         Ok(output)
+    }
+
+    /// Every call has a scratch folder of its own.
+    pub(crate) fn clear_scratch(&self) {
+        for name in std::fs::read_dir(self.folder.path().join("scratch")).unwrap() {
+            std::fs::remove_dir_all(name.unwrap().path()).unwrap();
+        }
     }
 
     /// What the tool may change, as it stands now.

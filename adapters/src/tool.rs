@@ -3,6 +3,7 @@
 use effectd_contracts::{CallMode, Failure, ProbeVerdict, ToolCall, ToolOutput, ToolReply, ToolSpec, Touch};
 use serde_json::{Map, Value};
 
+use crate::rehearse::rehearse;
 use crate::workspace::Workspace;
 
 /// One tool. Its description says what it may do; `run`, `dry_run` and `probe` happen inside the confined child.
@@ -33,6 +34,12 @@ pub trait Tool: Sync {
         None
     }
 
+    /// Paths that a call reads and does not change, by its parameters alone: what a person agrees to depends on what stands
+    /// there, too, and a preview has a copy of them.
+    fn reads(&self, _params: &Map<String, Value>) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Does it.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure>;
 
@@ -49,9 +56,17 @@ pub trait Tool: Sync {
 /// Has a tool answer one call.
 pub fn answer(tool: &dyn Tool, workspace: &Workspace<'_>, call: &ToolCall) -> ToolReply {
     let reply = match call.mode {
-        CallMode::Run => tool.run(workspace, call).map(ToolReply::Done),
+        CallMode::Run => run(tool, workspace, call).map(ToolReply::Done),
         CallMode::DryRun => tool.dry_run(workspace, call).map(ToolReply::Done),
         CallMode::Probe => tool.probe(workspace, call).map(ToolReply::Probed),
+        CallMode::Preview => rehearse(tool, workspace, call).map(ToolReply::Rehearsed),
     };
     reply.unwrap_or_else(ToolReply::Failed)
+}
+
+/// Does it, if what a person has seen is still so.
+fn run(tool: &dyn Tool, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+    let workspace = workspace.expecting(&call.expect, call.trace_id.as_str());
+    workspace.check_expected()?;
+    tool.run(&workspace, call)
 }

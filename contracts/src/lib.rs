@@ -18,6 +18,7 @@ pub mod trace;
 pub mod effects;
 pub mod failure;
 pub mod outcome;
+pub mod preview;
 pub mod request;
 pub mod risk;
 pub mod tool;
@@ -53,11 +54,14 @@ pub use operation::Operation;
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };
+pub use preview::{Predicted, PreviewRecord, PreviewVerdict, Rehearsal, Rehearsed};
 pub use receipt::{
     Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation, Receipt,
     Reward, RewardComponents, RewardInputs, RewardWeights, Signature, Status, Timing,
 };
-pub use request::{ActionRequest, Candidate, Contract, Origin, PolicyCtx, Qos, Scope, Verification};
+pub use request::{
+    ActionRequest, Candidate, Contract, Origin, PolicyCtx, Qos, Rationale, Scope, Verification,
+};
 pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
 pub use tool::{
     BaseProfile, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect, SpecInvalid,

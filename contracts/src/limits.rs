@@ -33,6 +33,9 @@ pub const SPEC_LIST_MAX: usize = 64;
 /// Most candidates that a planner may name beside what it chose: a menu, not a catalogue; they are stored in clear.
 /// Fixed: part of the published schemas.
 pub const CANDIDATES_MAX: usize = 64;
+/// Longest reason that a planner gives for an action: a person reads it before deciding.
+/// Fixed: part of the published schemas.
+pub const RATIONALE_BYTES_MAX: usize = 1_024;
 /// Longest `tracestate`: as much as the standard asks everybody to hand on. It is stored in clear with the receipt.
 /// Fixed: part of the published schemas.
 pub const TRACESTATE_BYTES_MAX: usize = 512;

@@ -17,6 +17,7 @@ use crate::failure::{Code, Failure, Gate};
 use crate::ids::{ActionId, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
 use crate::millis::Millis;
 use crate::outcome::Outcome;
+use crate::preview::PreviewRecord;
 use crate::request::Candidate;
 use crate::risk::{Mode, ModeSource, RiskTier};
 use crate::trace::TraceContext;
@@ -83,6 +84,9 @@ pub struct Receipt {
     pub isolation: Option<Isolation>,
     /// What was observed to change.
     pub effects: Effects,
+    /// Whether that is what was shown beforehand, if a person or a rule was to see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<PreviewRecord>,
     /// What the planner chose among, if it said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,

@@ -11,7 +11,8 @@ use crate::failure::{Code, Failure, Phase};
 use crate::ids::{ActionId, IdempotencyKey, SpaceId, SubjectId, ToolId, TraceId};
 use crate::json::{self, JsonInvalid};
 use crate::limits::{
-    CANDIDATES_MAX, ID_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX,
+    CANDIDATES_MAX, ID_BYTES_MAX, RATIONALE_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX,
+    TIMEOUT_MS_MAX,
 };
 use crate::trace::{TraceContext, TraceParent, TraceState};
 
@@ -52,6 +53,9 @@ pub struct ActionRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub propensity: Option<f64>,
+    /// Why the planner wants this and how sure it is, for the person who is asked. No receipt repeats it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rationale: Option<Rationale>,
     /// Follows the action through logs, receipt and event; left out, one is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<TraceId>,
@@ -62,6 +66,20 @@ pub struct ActionRequest {
     /// What the planner's vendors of tracing want handed on. It comes back in the receipt, in clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<TraceState>,
+}
+
+/// Why a planner wants something, in its own words. Nobody has checked them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rationale {
+    /// How sure it is that this is right, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub confidence: Option<f64>,
+    /// What for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = RATIONALE_BYTES_MAX))]
+    pub reason: Option<String>,
 }
 
 /// Something that a planner could have done.
@@ -236,7 +254,27 @@ impl ActionRequest {
                 return Err(Failure::new(Code::Malformed, Phase::Accept, message));
             }
         }
+        self.check_rationale()?;
         self.check_choice()
+    }
+
+    fn check_rationale(&self) -> Result<(), Failure> {
+        let Some(Rationale { confidence, reason }) = &self.rationale else {
+            return Ok(());
+        };
+        let wrong = |message: String| Err(Failure::new(Code::Malformed, Phase::Accept, message));
+        if confidence.is_some_and(|sure| !(0.0..=1.0).contains(&sure)) {
+            return wrong("rationale.confidence must be from 0 to 1".to_owned());
+        }
+        if reason
+            .as_ref()
+            .is_some_and(|reason| reason.len() > RATIONALE_BYTES_MAX)
+        {
+            return wrong(format!(
+                "rationale.reason has at most {RATIONALE_BYTES_MAX} bytes"
+            ));
+        }
+        Ok(())
     }
 
     /// A probability of zero would make an estimate divide by it: who chose something could have chosen it.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::effects::{Restore, Seen};
 use crate::failure::Failure;
 use crate::ids::{SpaceId, ToolId, TraceId};
+use crate::preview::Rehearsal;
 
 /// The tool that takes an effect back. The pipeline looks up what it needs by the receipt that it is given.
 pub const UNDO_TOOL: &str = "files.undo";
@@ -36,6 +37,9 @@ pub struct ToolCall {
     /// What is to be put back; for the tool that restores only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restore: Vec<Restore>,
+    /// What must stand at these paths for the action to happen at all: what the person saw who agreed to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect: Vec<Seen>,
 }
 
 /// What the tool is asked to do.
@@ -48,6 +52,8 @@ pub enum CallMode {
     DryRun,
     /// Look whether an interrupted run did it.
     Probe,
+    /// Do it on a copy, and say what stands there then.
+    Preview,
 }
 
 /// The one message out of the sandbox.
@@ -58,6 +64,8 @@ pub enum ToolReply {
     Done(ToolOutput),
     /// What the probe found.
     Probed(ProbeVerdict),
+    /// What came of doing it on a copy.
+    Rehearsed(Rehearsal),
     /// It failed.
     Failed(Failure),
 }

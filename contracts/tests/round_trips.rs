@@ -83,6 +83,7 @@ prop_compose! {
             idempotency_key: key.map(|k| k.parse().unwrap()),
             dry_run,
             candidates: candidates.into_iter().map(|(id, propensity)| Candidate { id, propensity }).collect(),
+            rationale: None,
             propensity,
             trace_id: trace.map(|t| t.parse().unwrap()),
             traceparent: traceparent.map(|(t, s)| TraceParent::new(&format!("00-{t:032x}-{s:016x}-01")).unwrap()),

@@ -5,8 +5,9 @@
 
 use effectd_actors::letters::{self, Now};
 use effectd_actors::{Body, LetterOrigin, Store, StoreError, StoredLetter, TopicName};
-use effectd_contracts::ReceiptId;
+use effectd_contracts::{Code, ReceiptId};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::limits::UPKEEP_PAGE_MAX;
@@ -175,6 +176,41 @@ pub fn list(store: &dyn Store, query: &LetterQuery) -> Result<LetterList, StoreE
 /// One dead letter.
 pub fn one(store: &dyn Store, number: u64) -> Result<Option<LetterView>, StoreError> {
     Ok(store.letter(number)?.as_ref().map(LetterView::from))
+}
+
+/// A quarantined action, for review.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReviewView {
+    /// Why it was stopped, when, and its receipt.
+    pub letter: LetterView,
+    /// The tool.
+    pub tool_id: String,
+    /// Where.
+    pub space_id: String,
+    /// On whose behalf.
+    pub subject_id: String,
+    /// Who asked, as the door saw them.
+    pub principal: String,
+    /// What the tool was to be told, without secrets and personal data.
+    #[schema(value_type = Object)]
+    pub params: Map<String, Value>,
+}
+
+/// A quarantined action, for review; `None` if there is none of this number, or what it holds cannot be read any more.
+pub fn review(store: &dyn Store, number: u64) -> Result<Option<ReviewView>, StoreError> {
+    let Some(letter) = store.letter(number)? else {
+        return Ok(None);
+    };
+    let view = LetterView::from(&letter);
+    let decision = letters::decision(&letter).filter(|_| view.code == Code::SafetyQuarantined.as_str());
+    Ok(decision.map(|decision| ReviewView {
+        letter: view,
+        tool_id: decision.request.tool_id.to_string(),
+        space_id: decision.request.space_id.to_string(),
+        subject_id: decision.request.subject_id.to_string(),
+        principal: decision.principal.to_string(),
+        params: letters::shown(&decision),
+    }))
 }
 
 /// The causes that dead letters have in common, most first.

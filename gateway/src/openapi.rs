@@ -11,17 +11,17 @@ use utoipa::OpenApi;
 use utoipa::openapi::{Ref, RefOr, Schema};
 
 use crate::advice::{By, Change};
-use crate::letters::{CauseView, LetterList, LetterNow, LetterView, TryView};
+use crate::letters::{CauseView, LetterList, LetterNow, LetterView, ReviewView, TryView};
 use crate::operations::OperationView;
 use crate::problem::Problem;
 use crate::routes::{
-    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, operations, policy,
+    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, operations, policy, preview,
     quarantine, receipts, store, tools,
 };
 use crate::upkeep::{EraseBody, ErasedView, EventList, RetainedView, StoreView};
 use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
-    HowWord, PromptView, StandingView,
+    HowWord, PreviewView, PromptView, StandingView,
 };
 use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
 use crate::views::{
@@ -45,6 +45,7 @@ const SCHEMAS: &str = "/components/schemas";
         actions::show,
         actions::wait,
         actions::cancel,
+        preview::preview,
         receipts::list,
         receipts::show,
         receipts::amendments,
@@ -86,6 +87,7 @@ const SCHEMAS: &str = "/components/schemas";
         dlq::list,
         dlq::causes,
         dlq::show,
+        dlq::review,
         dlq::requeue,
         dlq::purge,
         operations::perform,
@@ -106,6 +108,7 @@ const SCHEMAS: &str = "/components/schemas";
         HeldView,
         ApprovalView,
         PromptView,
+        PreviewView,
         ApprovalList,
         DecisionView,
         ApproveBody,
@@ -125,6 +128,7 @@ const SCHEMAS: &str = "/components/schemas";
         LetterList,
         LetterNow,
         LetterView,
+        ReviewView,
         OperationView,
         EraseBody,
         ErasedView,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::{
-    Band, Capability, Mode, RiskLevel, RiskTier, SafetyClass, SideEffect, Timestamp, ToolId,
+    Band, Capability, Mode, Predicted, RiskLevel, RiskTier, SafetyClass, SideEffect, Timestamp, ToolId,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -438,4 +438,7 @@ pub struct Example {
     /// Whether success is verified and the effect can be rolled back.
     #[serde(default)]
     pub verified: bool,
+    /// What would change, as rules see it; nobody knows if it is left out.
+    #[serde(default)]
+    pub predicted: Option<Predicted>,
 }

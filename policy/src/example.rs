@@ -94,6 +94,7 @@ fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Fact
         verified: example.verified,
         connection: example.connection,
         inspection: Some(seen.facts),
+        predicted: example.predicted,
     })
 }
 

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use effectd_contracts::{
-    ActionRequest, Capability, DecisionRecord, Digest, Principal, RiskLevel, RiskTier, SafetyClass,
-    SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec,
+    ActionRequest, Capability, DecisionRecord, Digest, Predicted, Principal, RiskLevel, RiskTier,
+    SafetyClass, SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,9 @@ pub struct Facts {
     /// What looking at the parameters brought to light. Without it, the safety gate refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inspection: Option<InspectionFacts>,
+    /// What would change, if some rule looks at it and the tool could be tried out on a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Predicted>,
 }
 
 impl Facts {
@@ -89,6 +92,7 @@ impl Facts {
             verified: false,
             connection: false,
             inspection: Some(inspection.facts.clone()),
+            predicted: None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `effectd approvals …`: what waits for a person, and that person's word. Through the daemon if one runs.
 
+mod watch;
+
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +23,7 @@ use serde::Serialize;
 
 use super::backend::{Trouble, ask_or};
 use super::output::{Form, Printer, for_programs, line};
-use super::{Common, complain, show, stored};
+use super::{Common, complain, prompt, show, stored};
 use crate::client::{Client, percent_encoded};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -56,6 +58,11 @@ enum Verb {
     /// List what waits, the oldest first
     #[command(after_help = "Example:\n  effectd approvals list -o json")]
     List,
+    /// Look at what waits in the terminal, as it comes, and decide with one key each
+    ///
+    /// Needs a terminal and a daemon. `a` approves once, `g` grants, `A` approves always, `d` denies with a reason.
+    #[command(after_help = "Example:\n  effectd approvals watch")]
+    Watch,
     /// Show one of them: what is to happen, why a person is asked, and what was decided
     #[command(after_help = "Example:\n  effectd approvals show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40")]
     Show(Which),
@@ -144,6 +151,7 @@ impl ApprovalsCommand {
         super::block_on(async {
             let done = match self.verb {
                 Verb::List => list(common, form).await,
+                Verb::Watch => watch::main(common).await,
                 Verb::Show(which) => one(common, &which.id, form).await,
                 Verb::Approve(yes) => say_yes(common, *yes, form).await,
                 Verb::Deny { which, reason } => say_no(common, &which.id, reason, form).await,
@@ -227,7 +235,7 @@ async fn one(common: &Common, id: &ApprovalId, form: Form) -> Result<Exit, Troub
     );
     let view = view.await?;
     if !for_programs(form, &view) {
-        line(describe(&view).trim_end());
+        prompt::print(&prompt::of_approval(&view));
     }
     Ok(Exit::Done)
 }
@@ -459,40 +467,4 @@ fn read_params(file: &Path) -> Result<serde_json::Map<String, serde_json::Value>
     };
     read.map_err(|error| wrong(error.to_string()))?;
     strict::parse(&bytes, REQUEST_BYTES_MAX).map_err(|error| wrong(error.to_string()))
-}
-
-fn describe(view: &ApprovalView) -> String {
-    let mut lines = vec![format!(
-        "{}: {} in {} for {}, asked by {}",
-        view.state, view.tool_id, view.space_id, view.subject_id, view.principal
-    )];
-    let mut add = |name: &str, text: String| lines.push(format!("  {name:<9} {text}"));
-    if let Some(prompt) = &view.prompt {
-        for reason in &prompt.reasons {
-            add("why", reason.clone());
-        }
-        if let Some(because) = &prompt.because {
-            add("again", because.clone());
-        }
-        for (name, value) in &prompt.params {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            add("with", format!("{name} = {}", text.escape_debug()));
-        }
-        for stands in &prompt.stands {
-            add("there is", stands.escape_debug().to_string());
-        }
-        add("risk", format!("{}, by {}", prompt.tier, prompt.rule));
-    }
-    if let Some(decided) = &view.decided {
-        add("decided", format!("by {} at {}", decided.by, decided.at));
-        if let Some(reason) = &decided.reason {
-            add("because", reason.clone());
-        }
-    }
-    if let Some(expires) = &view.expires_at {
-        add("until", expires.clone());
-    }
-    add("actions", view.action_ids.join(", "));
-    add("digest", view.digest.clone());
-    lines.join("\n")
 }

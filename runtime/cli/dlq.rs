@@ -393,7 +393,7 @@ async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trou
     Ok(Exit::Done)
 }
 
-fn is_unknown(trouble: &Trouble) -> bool {
+pub(super) fn is_unknown(trouble: &Trouble) -> bool {
     match trouble {
         Trouble::Refused(problem) => {
             let Problem { code, .. } = &**problem;

@@ -24,6 +24,9 @@ mod operate;
 mod output;
 mod pause;
 mod policy;
+mod preview;
+mod prompt;
+mod quarantine;
 mod receipts;
 mod run;
 mod serve;
@@ -117,8 +120,10 @@ enum Command {
     Status(status::Status),
     Wait(wait::Wait),
     Cancel(cancel::Cancel),
+    Preview(preview::Preview),
     Approvals(approvals::ApprovalsCommand),
     Grants(grants::GrantsCommand),
+    Quarantine(quarantine::QuarantineCommand),
     Tools(tools::ToolsCommand),
     Pause(pause::Pause),
     Resume(pause::Resume),
@@ -174,8 +179,10 @@ pub fn main() -> ExitCode {
         Command::Status(status) => status.main(&common),
         Command::Wait(wait) => wait.main(&common),
         Command::Cancel(cancel) => cancel.main(&common),
+        Command::Preview(preview) => preview.main(&common),
         Command::Approvals(approvals) => approvals.main(&common),
         Command::Grants(grants) => grants.main(&common),
+        Command::Quarantine(quarantine) => quarantine.main(&common),
         Command::Tools(tools) => tools.main(&common),
         Command::Pause(pause) => pause.main(&common),
         Command::Resume(resume) => resume.main(&common),

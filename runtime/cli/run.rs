@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use effectd_actors::Answer;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
@@ -63,30 +63,7 @@ impl Run {
     }
 
     fn read(&self) -> Result<ActionRequest, String> {
-        let name = self.request.display();
-        let read = |input: &mut dyn Read| {
-            // One byte more than is allowed, so that what is too large is refused and not cut.
-            let mut bytes = Vec::new();
-            input
-                .take(REQUEST_BYTES_MAX as u64 + 1)
-                .read_to_end(&mut bytes)
-                .map(|_| bytes)
-        };
-        let bytes = if self.request.as_os_str() == "-" {
-            read(&mut std::io::stdin().lock())
-        } else {
-            File::open(&self.request).and_then(|mut file| read(&mut file))
-        };
-        let bytes = bytes
-            .map_err(|error| format!("{name} cannot be read: {error}; name a file that holds a request"))?;
-        let mut request = ActionRequest::parse(&bytes).map_err(|failure| {
-            format!(
-                "{name} is no request: {}; examples/write_note.json is one",
-                failure.message
-            )
-        })?;
-        context::adopt(&mut request);
-        Ok(request)
+        read(&self.request)
     }
 
     async fn carry_out(&self, common: &Common, request: ActionRequest) -> Result<Answer, Error> {
@@ -163,4 +140,32 @@ async fn obey(runtime: &Runtime, request: ActionRequest, mut signals: Signals) -
     }
     let (_, answer) = tokio::join!(runtime.wind_down(signals.stop()), answer);
     answer
+}
+
+/// A request, from a file or, with `-`, from standard input.
+pub(super) fn read(file: &Path) -> Result<ActionRequest, String> {
+    let name = file.display();
+    let read = |input: &mut dyn Read| {
+        // One byte more than is allowed, so that what is too large is refused and not cut.
+        let mut bytes = Vec::new();
+        input
+            .take(REQUEST_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map(|_| bytes)
+    };
+    let bytes = if file.as_os_str() == "-" {
+        read(&mut std::io::stdin().lock())
+    } else {
+        File::open(file).and_then(|mut file| read(&mut file))
+    };
+    let bytes =
+        bytes.map_err(|error| format!("{name} cannot be read: {error}; name a file that holds a request"))?;
+    let mut request = ActionRequest::parse(&bytes).map_err(|failure| {
+        format!(
+            "{name} is no request: {}; examples/write_note.json is one",
+            failure.message
+        )
+    })?;
+    context::adopt(&mut request);
+    Ok(request)
 }

@@ -5,7 +5,9 @@ mod timeline;
 
 use std::fmt::Write;
 
-use effectd_contracts::{AmendmentEntry, ApprovalVerdict, Authority, Gate, GateResult, Outcome, Receipt};
+use effectd_contracts::{
+    AmendmentEntry, ApprovalVerdict, Authority, Gate, GateResult, Outcome, PreviewVerdict, Receipt,
+};
 use serde_json::{Map, Value};
 
 /// The receipt in a few lines.
@@ -30,6 +32,7 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
     for (nth, change) in effects::changes(receipt).iter().enumerate() {
         line(if nth == 0 { "changed" } else { "" }, change);
     }
+    line("preview", &previewed(receipt));
     line("policy", &gates(receipt));
     line("decided", &decided(receipt));
     line("approved", &approved(receipt));
@@ -185,6 +188,21 @@ fn approved(receipt: &Receipt) -> String {
         ""
     };
     format!("{word}by {}{authority} at {}{edited}", approval.by, approval.at)
+}
+
+fn previewed(receipt: &Receipt) -> String {
+    let Some(preview) = &receipt.preview else {
+        return String::new();
+    };
+    let told = match preview.verdict {
+        PreviewVerdict::Matched => "what happened is what was shown beforehand",
+        PreviewVerdict::Differed => "DIFFERED",
+        PreviewVerdict::NotPreviewed => "none",
+    };
+    match &preview.why {
+        Some(why) => format!("{told}: {why}"),
+        None => told.to_owned(),
+    }
 }
 
 fn sandbox(receipt: &Receipt) -> String {

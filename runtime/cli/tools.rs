@@ -398,6 +398,7 @@ pub(super) fn request(
         idempotency_key: None,
         candidates: Vec::new(),
         propensity: None,
+        rationale: None,
         dry_run,
         trace_id: None,
         traceparent: None,

@@ -292,6 +292,10 @@ fn run_example(place: &Place, example: &str) {
     // Who is patient or watches wants a daemon; everything else works without one.
     let watches = example.starts_with("effectd check") || example.starts_with("effectd top");
     let _daemon = (watches || example.contains("--patience")).then(|| place.serve(&[]));
+    // What takes a terminal over is tried in one, elsewhere.
+    if example.starts_with("effectd approvals watch") {
+        return;
+    }
     let serves = example.starts_with("effectd serve");
     let line = if serves {
         format!("timeout -s TERM 3 {example}; code=$?; [ $code -eq 124 ] && exit 0; exit $code")
@@ -312,6 +316,7 @@ fn run_example(place: &Place, example: &str) {
         "effectd cancel",
         "effectd init",
         "effectd dlq show",
+        "effectd quarantine",
         "effectd check",
         "effectd artifacts get",
         "effectd artifacts release",

@@ -23,6 +23,7 @@ mod erasure;
 mod events;
 mod grants;
 mod health;
+mod inbox;
 mod keys;
 mod kills;
 mod openapi;

@@ -57,6 +57,7 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         trace_id: "trace".parse().unwrap(),
         before: None,
         restore: Vec::new(),
+        expect: Vec::new(),
     };
     let narrowing = match spec.risk_level {
         RiskLevel::Danger | RiskLevel::Write if tool != "command.run" => Narrowing {
@@ -98,7 +99,7 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         Ending::Replied(bytes) => match serde_json::from_slice(&bytes).unwrap() {
             ToolReply::Done(output) => Came::Done(output, taken),
             ToolReply::Failed(failure) => Came::Failed(failure),
-            ToolReply::Probed(verdict) => panic!("{verdict:?}"),
+            other @ (ToolReply::Probed(_) | ToolReply::Rehearsed(_)) => panic!("{other:?}"),
         },
         Ending::Killed { code, .. } => Came::Killed(code),
     }

@@ -101,6 +101,7 @@ impl Act {
             dry_run: false,
             candidates: Vec::new(),
             propensity: None,
+            rationale: None,
             trace_id: Some(self.trace_id.clone()),
             traceparent: None,
             tracestate: None,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use effectd_contracts::{ActionRequest, Digest, Principal, Seen, canonical};
+use effectd_contracts::{ActionRequest, Digest, Principal, Seen, Touch, canonical};
 use effectd_policy::Decision;
 use serde_json::{Map, Value, json};
 
@@ -35,7 +35,9 @@ impl Ask {
         params: &Map<String, Value>,
         decision: &Decision,
     ) -> Self {
-        let touched = preimage::touched_with(parts, &request.space_id, entry, params);
+        let mut touched = preimage::touched_with(parts, &request.space_id, entry, params);
+        // What it reads decides what it writes.
+        touched.extend(entry.reads(params).into_iter().map(Touch::replaced));
         let looked = preimage::first_look(parts, &request.space_id, &touched).await;
         let stands = looked.map(|look| look.seen).unwrap_or_default();
         let digest = digest(request, principal, entry, decision, &stands);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use effectd_bus::{Expect, Store, StoreError, Swap};
 use effectd_contracts::{
     ActionRequest, Approval, ApprovalId, ApprovalNews, ApprovalVerdict, Approved, Authority, Code,
-    DecisionData, Event, Failure, GrantId, Phase, Topic,
+    DecisionData, Event, Failure, GrantId, Phase, Topic, TraceId,
 };
 use effectd_policy::{Decider, Grant, GrantState, Reason, Verdict};
 use serde_json::{Map, Value};
@@ -20,10 +20,11 @@ use super::hold::{Hold, HoldState, written};
 use super::tidy::{announce, end, expire};
 use crate::decisions::approvals;
 use crate::failpoint::hit;
-use crate::gate::assess;
+use crate::gate::{Assessed, Question, foreseeing};
 use crate::idempotency::sealed;
 use crate::limits::{APPROVALS_MAX, REASON_BYTES_MAX};
 use crate::parts::Parts;
+use crate::preview::Preview;
 
 /// How somebody says yes.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -119,6 +120,9 @@ pub async fn approve(
         digest = edited(parts, &hold, &request).await?;
         hold.decision.request = request;
         hold.edited = true;
+        // What was shown was the effect of other parameters.
+        let why = "the parameters were changed by whoever approved it".to_owned();
+        hold.prompt.preview = Some(Box::new(Preview::Unavailable(why)));
     }
     let grant = grant_of(parts, &hold, by, &approve.how)?;
     let verdict = match approve.how {
@@ -246,7 +250,17 @@ async fn edited(
         .map_err(DecideError::Invalid)?;
     let accepted = hold.lead().map_or(hold.asked_at, |lead| lead.accepted_at);
     let principal = &hold.decision.principal;
-    let (ruling, inspection) = assess(parts, request, entry, principal, accepted);
+    let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
+    let question = Question {
+        request,
+        entry,
+        principal,
+        accepted_at: accepted,
+        trace_id: &trace_id,
+    };
+    let Assessed {
+        ruling, inspection, ..
+    } = foreseeing(parts, &question).await;
     if let Some(failure) = ruling.decision.failure() {
         return Err(DecideError::Invalid(failure));
     }

@@ -7,6 +7,8 @@ use effectd_contracts::{
 use effectd_policy::{Decision, Facts};
 use serde::{Deserialize, Serialize};
 
+use crate::preview::Preview;
+
 /// One question to a person. Stored sealed, since it holds the parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hold {
@@ -72,6 +74,9 @@ pub struct Prompt {
     pub tool_version: String,
     /// What stands where it will work; nothing if the tool does not say where that is.
     pub stands: Vec<Seen>,
+    /// What would change; nothing in questions of before there were previews.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<Box<Preview>>,
 }
 
 impl Prompt {

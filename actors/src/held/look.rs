@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use effectd_bus::StoreError;
-use effectd_contracts::{ActionId, Principal};
+use effectd_contracts::{ActionId, Principal, Rationale};
+use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::{prune_result, redact_secrets};
 use effectd_policy::{Decider, inspect};
 use serde_json::{Map, Value};
@@ -24,6 +25,15 @@ pub fn shown(parts: &Parts, hold: &Hold) -> Map<String, Value> {
     let mut params = Value::Object(inspection.params);
     redact_secrets(&mut params);
     prune_result(params).as_object().cloned().unwrap_or_default()
+}
+
+/// Why the planner wants it, in its own words, without personal data.
+pub fn rationale(hold: &Hold) -> Option<Rationale> {
+    let mut rationale = hold.decision.request.rationale.clone()?;
+    if let Some(redacted) = rationale.reason.as_deref().and_then(redact_text) {
+        rationale.reason = Some(redacted.text);
+    }
+    Some(rationale)
 }
 
 /// Whether this one may see a question: those who decide see all, others their own.

@@ -12,6 +12,7 @@ use crate::action::Ticket;
 use crate::gate::Ruling;
 use crate::limits::HELD_MEMBERS_MAX;
 use crate::parts::Parts;
+use crate::preview::Preview;
 
 /// What became of the wish to wait.
 #[derive(Debug)]
@@ -30,6 +31,7 @@ pub(crate) fn question(
     ask: &Ask,
     ruling: &Ruling,
     tool_version: &str,
+    preview: Box<Preview>,
 ) -> Hold {
     let mut decision = DecisionData::new(request.clone(), ticket.principal.clone(), ticket.origin.clone());
     decision.interactive = ticket.interactive;
@@ -62,6 +64,7 @@ pub(crate) fn question(
             facts: ruling.facts.clone(),
             tool_version: tool_version.to_owned(),
             stands: ask.stands.clone(),
+            preview: Some(preview),
         },
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Lookup, Store, StoreError};
-use effectd_contracts::{ActionId, Code, Failure, Phase, ReceiptId, canonical};
+use effectd_contracts::{ActionId, Code, Failure, Phase, ReceiptId, SafetyClass, canonical};
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::Value;
@@ -24,6 +24,7 @@ use crate::limits::HELD_ROUNDS_MAX;
 use crate::messages::{Consult, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::preimage;
+use crate::preview::{self, Preview, Trial};
 use crate::stage::{PanicWatch, bounded, pass};
 
 /// Proof that somebody said yes to exactly this. Made only here.
@@ -139,6 +140,7 @@ impl Holder {
     async fn park(&self, action: &Action<Asked>, ask: &Ask) -> Result<Then, StoreError> {
         let (id, asked) = (&action.ticket.action_id, &action.state);
         let version = &asked.entry().spec().version;
+        let preview = self.preview(action, ask).await;
         let new = question(
             &self.parts,
             &action.ticket,
@@ -146,6 +148,7 @@ impl Holder {
             ask,
             asked.ruling(),
             version,
+            preview,
         );
         hit("held.before_park", id).await;
         let parked = park(&self.parts, new, action.ticket.lease()).await;
@@ -154,6 +157,20 @@ impl Holder {
             Parked::Waits(hold) => Then::Waits(hold),
             Parked::Full => Then::Full,
         })
+    }
+
+    /// What a person is shown of it.
+    async fn preview(&self, action: &Action<Asked>, ask: &Ask) -> Box<Preview> {
+        let (request, asked) = (&action.request, &action.state);
+        let trial = Trial {
+            space: &request.space_id,
+            entry: asked.entry(),
+            params: asked.params(),
+            high_isolation: asked.ruling().decision.safety_class == SafetyClass::High,
+            trace_id: &action.ticket.trace_id,
+            stands: Some(&ask.stands),
+        };
+        Box::new(preview::of(&self.parts, &trial).await)
     }
 
     /// It was begun before, and its own effect may be what has changed. If a grant stood in then, it goes on and is settled
@@ -194,6 +211,10 @@ impl Holder {
         };
         let agreed = hold.value.decided().map(|approval| approval.digest.clone());
         if begun || agreed == Some(written(&ask.digest)) {
+            action.ticket.preview.clone_from(&hold.value.prompt.preview);
+            if !begun {
+                action.ticket.expect.clone_from(&ask.stands);
+            }
             return Ok(Then::GoOn(Evidence(())));
         }
         if hold.value.round >= HELD_ROUNDS_MAX.get() {
@@ -209,6 +230,7 @@ impl Holder {
         }
         let why = "what was approved is not what would happen now: the tool, a rule or a file has changed";
         let (asked, version) = (&action.state, &action.state.entry().spec().version);
+        let preview = self.preview(action, ask).await;
         let new = question(
             &self.parts,
             &action.ticket,
@@ -216,6 +238,7 @@ impl Holder {
             ask,
             asked.ruling(),
             version,
+            preview,
         );
         let new = reopen(&self.parts, &hold, new, why, action.ticket.lease()).await?;
         Ok(Then::Waits(Box::new(new)))

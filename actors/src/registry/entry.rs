@@ -5,7 +5,7 @@ use jsonschema::Validator;
 use serde_json::{Map, Value};
 
 use super::lint::{self, Lint};
-use super::{Definition, ParamRule, RegistryError, Source, Touches};
+use super::{Definition, ParamRule, Reads, RegistryError, Source, Touches};
 use crate::limits::VIOLATIONS_MAX;
 
 /// One tool.
@@ -17,6 +17,7 @@ pub struct Entry {
     result: Validator,
     rule: ParamRule,
     touches: Option<Touches>,
+    reads: Option<Reads>,
     example: Map<String, Value>,
     lints: Vec<Lint>,
 }
@@ -47,6 +48,7 @@ impl Entry {
             aliases: definition.aliases,
             rule: definition.rule,
             touches: definition.touches,
+            reads: definition.reads,
             example: definition.example,
             lints,
         })
@@ -86,6 +88,11 @@ impl Entry {
     /// The paths that a call may change; `None` if the tool does not say.
     pub fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
         self.touches.as_ref().map(|touches| touches(params))
+    }
+
+    /// The paths that a call reads and does not change, as far as its effect depends on them.
+    pub fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
+        self.reads.as_ref().map(|reads| reads(params)).unwrap_or_default()
     }
 
     /// Whether the parameters fit the schema and the tool's own rules. The failure names every place, never a value.

@@ -89,6 +89,11 @@ impl Tool for Copy {
         Some(params::touch(&to).into_iter().collect())
     }
 
+    fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
+        let from = params::file(params, "from_path").ok();
+        from.map(|from| from.to_string()).into_iter().collect()
+    }
+
     /// Quality is whether the copy on disk is as long as what was read.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         let (from, to) = (

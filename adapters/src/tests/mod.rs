@@ -5,6 +5,7 @@ mod bad_input;
 mod denied;
 mod disk;
 mod page;
+mod previews;
 mod recovery;
 
 use std::collections::BTreeSet;

@@ -148,7 +148,9 @@ impl Workspace<'_> {
         if bytes.len() as u64 > bytes_max {
             return Err(FileProblem::TooLarge { bytes_max });
         }
-        Ok(Content { bytes, stat })
+        let content = Content { bytes, stat };
+        self.check_read(path, || content.digest())?;
+        Ok(content)
     }
 
     /// Reads a piece of a file.

@@ -3,6 +3,8 @@
 //! Every open goes through `openat2` with `RESOLVE_BENEATH` and without symbolic links: the kernel decides at the moment
 //! of use. Nothing is checked first and used later. This is the only place where tools meet the file system.
 
+mod copy;
+mod expect;
 mod look;
 mod problem;
 mod walk;
@@ -10,6 +12,7 @@ mod write;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use effectd_contracts::Seen;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
@@ -29,6 +32,9 @@ pub struct Workspace<'a> {
     scratch: BorrowedFd<'a>,
     root_name: &'a str,
     beside: &'a dyn Beside,
+    /// What must stand where, and the mark of the action that must find it so.
+    expected: &'a [Seen],
+    mark: &'a str,
 }
 
 /// How the kernel is to walk a path: beneath the folder it starts from, through no link of any kind.
@@ -53,6 +59,8 @@ impl<'a> Workspace<'a> {
             scratch,
             root_name: ".",
             beside: &Nobody,
+            expected: &[],
+            mark: "",
         }
     }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use effectd_contracts::{Digest, FileState};
+use effectd_contracts::{Digest, FileState, Standing};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, RenameFlags, openat2, renameat, renameat2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
@@ -12,7 +12,7 @@ use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use sha2::{Digest as _, Sha256};
 
 use super::look::{FileKind, Stat};
-use super::{FOLDER, FileProblem, Workspace, beneath};
+use super::{FOLDER, FileProblem, Workspace, beneath, expect};
 use crate::spacepath::{SpacePath, draft_name};
 
 /// What is done about a file that is there already.
@@ -43,16 +43,17 @@ pub struct Draft {
     name: String,
     target: String,
     existing: Existing,
+    expected: Option<Standing>,
     done: bool,
     made: MadeFolders,
 }
 
 /// Folders that were made on the way to a file. Dropped before it is there, they are removed again.
 #[derive(Debug, Default)]
-struct MadeFolders(Vec<(OwnedFd, String)>);
+pub(super) struct MadeFolders(Vec<(OwnedFd, String)>);
 
 impl MadeFolders {
-    fn keep(&mut self) {
+    pub(super) fn keep(&mut self) {
         self.0.clear();
     }
 }
@@ -81,9 +82,13 @@ impl Drop for Draft {
 
 impl Draft {
     /// Moves the content into place, and syncs the folder. A reader sees the old or the new content.
-    pub fn place(mut self) -> Result<(), FileProblem> {
+    pub fn place(self) -> Result<(), FileProblem> {
         crate::failpoint::before_rename();
         let folder = self.folder.as_fd();
+        if let Some(expected) = &self.expected {
+            expect::replace(folder, &self.name, &self.target, expected)?;
+            return self.placed();
+        }
         let moved = match self.existing {
             Existing::Replace => renameat(folder, self.name.as_str(), folder, self.target.as_str()),
             Existing::Keep => renameat2(
@@ -95,6 +100,10 @@ impl Draft {
             ),
         };
         moved.map_err(FileProblem::at("move the new content into place"))?;
+        self.placed()
+    }
+
+    fn placed(mut self) -> Result<(), FileProblem> {
         self.done = true;
         self.made.keep();
         fsync(self.folder.as_fd()).map_err(FileProblem::at("sync the folder"))
@@ -212,10 +221,13 @@ impl Workspace<'_> {
         }
         let (draft, mut file) = self.open_draft(to, Some(stat.mode), existing, mark)?;
         let mut limited = std::io::Read::take(&mut source, bytes_max + 1);
-        let copied = std::io::copy(&mut limited, &mut file).map_err(FileProblem::io("copy the file"))?;
+        let mut digesting = Digesting::new(&mut file);
+        let copied = io::copy(&mut limited, &mut digesting).map_err(FileProblem::io("copy the file"))?;
         if copied > bytes_max {
             return Err(FileProblem::TooLarge { bytes_max });
         }
+        let digest = digesting.digest();
+        self.check_read(from, || digest)?;
         file.sync_all().map_err(FileProblem::io("sync the file"))?;
         Ok((draft, copied))
     }
@@ -249,6 +261,7 @@ impl Workspace<'_> {
             name,
             target: path.file_name().to_owned(),
             existing,
+            expected: self.expected(path).cloned(),
             done: false,
             made,
         };
@@ -284,7 +297,7 @@ impl Workspace<'_> {
         Ok(count)
     }
 
-    fn create_folders(&self, path: &SpacePath) -> Result<(OwnedFd, MadeFolders), FileProblem> {
+    pub(super) fn create_folders(&self, path: &SpacePath) -> Result<(OwnedFd, MadeFolders), FileProblem> {
         self.folders(&path.parent().unwrap_or_else(|| path.clone()))
     }
 
@@ -347,7 +360,15 @@ impl Workspace<'_> {
     ) -> Result<(), FileProblem> {
         let old = self.folder_of(from)?;
         let (new, mut made) = self.create_folders(to)?;
-        renameat2(old.as_fd(), from.file_name(), new.as_fd(), to.file_name(), flags).map_err(at)?;
+        match (self.expected(from), self.expected(to)) {
+            (Some(moved), Some(replaced)) => {
+                let ends = [(old.as_fd(), from.file_name()), (new.as_fd(), to.file_name())];
+                expect::move_over(ends, moved, replaced)?;
+            }
+            (Some(_), None) | (None, Some(_)) | (None, None) => {
+                renameat2(old.as_fd(), from.file_name(), new.as_fd(), to.file_name(), flags).map_err(at)?;
+            }
+        }
         made.keep();
         fsync(new.as_fd()).map_err(FileProblem::at("sync the folder"))?;
         fsync(old.as_fd()).map_err(FileProblem::at("sync the folder"))
@@ -375,7 +396,15 @@ impl Workspace<'_> {
             Some(stat) if stat.kind != FileKind::File => return Err(FileProblem::NotAFile),
             Some(_) => {}
         }
-        self.unlink(path, UnlinkatFlags::NoRemoveDir)
+        match self.expected(path) {
+            None => self.unlink(path, UnlinkatFlags::NoRemoveDir),
+            Some(Standing::File(state)) => {
+                let folder = self.folder_of(path)?;
+                expect::remove(folder.as_fd(), path.file_name(), &self.aside(path), state)?;
+                fsync(folder.as_fd()).map_err(FileProblem::at("sync the folder"))
+            }
+            Some(Standing::Absent | Standing::Folder | Standing::Other) => Err(FileProblem::Changed),
+        }
     }
 
     /// Removes a folder if it is empty. Says whether it was.
@@ -394,6 +423,35 @@ impl Workspace<'_> {
         let folder = self.folder_of(path)?;
         unlinkat(folder.as_fd(), path.file_name(), how).map_err(FileProblem::at("remove it"))?;
         fsync(folder.as_fd()).map_err(FileProblem::at("sync the folder"))
+    }
+}
+
+/// Says what has gone through it.
+struct Digesting<W> {
+    to: W,
+    hasher: Sha256,
+}
+
+impl<W> Digesting<W> {
+    fn new(to: W) -> Self {
+        let hasher = Sha256::new();
+        Self { to, hasher }
+    }
+
+    fn digest(self) -> Digest {
+        Digest::from_bytes(self.hasher.finalize().into())
+    }
+}
+
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.hasher.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }
 

@@ -12,7 +12,7 @@ use effectd_contracts::Operation;
 
 use super::{json, operations, operators, query_invalid};
 use crate::desk::Desk;
-use crate::letters::{self, CauseView, LetterList, LetterNow, LetterQuery, LetterView};
+use crate::letters::{self, CauseView, LetterList, LetterNow, LetterQuery, LetterView, ReviewView};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 
@@ -81,6 +81,34 @@ pub(crate) async fn show(
     };
     operators::with_parts(&desk, move |parts| {
         letters::one(&*parts.store, letter)?.ok_or(unknown)
+    })
+    .await
+}
+
+/// One quarantined action, for review
+#[utoipa::path(
+    get,
+    path = "/v1/quarantine/{letter}",
+    tag = "dlq",
+    params(("letter" = u64, Path, description = "The number of its dead letter")),
+    responses(
+        (status = 200, description = "What it holds, without secrets and personal data, and why it was stopped", body = ReviewView),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "Nothing of this number is quarantined", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn review(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    letter: Result<Path<u64>, PathRejection>,
+) -> Result<Response, Problem> {
+    operators::only(&peer, WHO)?;
+    let letter = number(letter)?;
+    let unknown = StoreError::NotFound {
+        what: "the dead letter",
+    };
+    operators::with_parts(&desk, move |parts| {
+        letters::review(&*parts.store, letter)?.ok_or(unknown)
     })
     .await
 }

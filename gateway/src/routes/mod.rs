@@ -12,6 +12,7 @@ pub(crate) mod log;
 pub(crate) mod operations;
 mod operators;
 pub(crate) mod policy;
+pub(crate) mod preview;
 pub(crate) mod quarantine;
 pub(crate) mod receipts;
 pub(crate) mod store;
@@ -41,6 +42,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/actions", post(actions::submit))
         .route("/v1/actions/{id}", get(actions::show).delete(actions::cancel))
         .route("/v1/actions/{id}/wait", get(actions::wait))
+        .route("/v1/preview", post(preview::preview))
         .route("/v1/receipts", get(receipts::list))
         .route("/v1/receipts/{id}", get(receipts::show))
         .route("/v1/receipts/{id}/explanation", get(policy::explain_receipt))
@@ -82,6 +84,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/dlq", get(dlq::list))
         .route("/v1/dlq/causes", get(dlq::causes))
         .route("/v1/dlq/{letter}", get(dlq::show))
+        .route("/v1/quarantine/{letter}", get(dlq::review))
         .route("/v1/dlq/{letter}/requeue", post(dlq::requeue))
         .route("/v1/dlq/{letter}/purge", post(dlq::purge))
         .route("/v1/operations", post(operations::perform))

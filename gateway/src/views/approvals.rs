@@ -3,8 +3,11 @@
 use effectd_actors::held::entries::At;
 use effectd_actors::held::hold::{Past, written};
 use effectd_actors::held::{DecideError, Hold, look};
+use effectd_actors::preview::{Foresight, Preview};
 use effectd_actors::{Grant, Parts};
-use effectd_contracts::{Approval, ApprovalVerdict, Code, Failure, Phase, Standing, Timestamp};
+use effectd_contracts::{
+    ActionRequest, Approval, ApprovalVerdict, Code, Failure, Phase, Rationale, Standing, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -37,6 +40,9 @@ pub struct ApprovalView {
     /// Until when somebody can decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// How many seconds that is from now, while nobody has decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_left_s: Option<u64>,
     /// What is to happen and why a person is asked; gone when it is settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptView>,
@@ -73,6 +79,51 @@ pub struct PromptView {
     /// Why it is asked again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
+    /// Why the planner wants it and how sure it is, if it said so. Nobody has checked that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub rationale: Option<Rationale>,
+    /// What would change, by running the tool on a copy: `shown`, `would_fail`, or `unavailable` with the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub preview: Option<Preview>,
+}
+
+/// What would come of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PreviewView {
+    /// The tool.
+    pub tool_id: String,
+    /// Where.
+    pub space_id: String,
+    /// What the policy says: `permit`, `needs_approval`, `deny` or `quarantine`.
+    pub verdict: String,
+    /// Why, if it does not simply permit it.
+    pub reasons: Vec<String>,
+    /// The rule that decides.
+    pub rule: String,
+    /// How dangerous it is: `R0` to `R4`.
+    pub tier: String,
+    /// What would change, by running the tool on a copy: `shown`, `would_fail`, or `unavailable` with the reason.
+    #[schema(value_type = Object)]
+    pub preview: Preview,
+}
+
+impl PreviewView {
+    /// What would come of this request.
+    pub fn of(request: &ActionRequest, foresight: Foresight) -> Self {
+        let decision = &foresight.decision;
+        let reasons = decision.verdict.reasons().iter();
+        Self {
+            tool_id: request.tool_id.to_string(),
+            space_id: request.space_id.to_string(),
+            verdict: decision.verdict.as_str().to_owned(),
+            reasons: reasons.map(|reason| reason.text.clone()).collect(),
+            rule: decision.rule.clone(),
+            tier: format!("{:?}", decision.tier),
+            preview: foresight.preview,
+        }
+    }
 }
 
 /// Some questions to people.
@@ -244,6 +295,7 @@ impl ApprovalView {
             digest: written(&hold.digest),
             asked_at: hold.asked_at.to_string(),
             expires_at: Some(hold.expires_at.to_string()),
+            time_left_s: hold.decided().is_none().then(|| left_s(parts, hold)),
             // What is decided is shown to nobody any more, also while it is on its way.
             prompt: hold.decided().is_none().then(|| PromptView::of(parts, hold)),
             decided: hold.decided().cloned(),
@@ -263,6 +315,7 @@ impl ApprovalView {
             digest: past.approval.digest.clone(),
             asked_at: past.approval.asked_at.to_string(),
             expires_at: None,
+            time_left_s: None,
             prompt: None,
             decided: Some(past.approval.clone()),
         }
@@ -298,8 +351,15 @@ impl PromptView {
             session: hold.session.clone(),
             round: hold.round,
             because: hold.because.clone(),
+            rationale: look::rationale(hold),
+            preview: hold.prompt.preview.as_deref().cloned(),
         }
     }
+}
+
+fn left_s(parts: &Parts, hold: &Hold) -> u64 {
+    let left = hold.expires_at.as_millisecond() - parts.clock.now().as_millisecond();
+    u64::try_from(left / 1_000).unwrap_or(0)
 }
 
 fn state(decided: Option<&Approval>) -> &'static str {

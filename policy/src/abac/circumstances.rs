@@ -4,7 +4,7 @@
 //! the two cannot see different things.
 
 use cedar_policy::{Context, RestrictedExpression};
-use effectd_contracts::{RiskLevel, SafetyClass, SideEffect, SpaceId};
+use effectd_contracts::{Predicted, RiskLevel, SafetyClass, SideEffect, SpaceId};
 
 use crate::facts::Facts;
 use crate::policy::Policy;
@@ -55,10 +55,14 @@ pub(crate) enum Field {
     Automation,
     DryRun,
     CrossSpace,
+    PredictedKnown,
+    PredictedFiles,
+    PredictedDeletes,
+    PredictedBytes,
 }
 
 /// Where each value stands, as rules write it.
-const PLACES: [(&str, Field); 22] = [
+const PLACES: [(&str, Field); 26] = [
     ("principal.kind", Field::SubjectKind),
     ("resource.class", Field::SpaceClass),
     ("resource.org", Field::SpaceOrg),
@@ -81,6 +85,10 @@ const PLACES: [(&str, Field); 22] = [
     ("context.automation", Field::Automation),
     ("context.dry_run", Field::DryRun),
     ("context.cross_space", Field::CrossSpace),
+    ("context.predicted.known", Field::PredictedKnown),
+    ("context.predicted.files", Field::PredictedFiles),
+    ("context.predicted.deletes", Field::PredictedDeletes),
+    ("context.predicted.bytes", Field::PredictedBytes),
 ];
 
 /// Where the one set stands: the effects that a tool declares.
@@ -178,6 +186,10 @@ impl<'f> Seen<'f> {
             Field::Automation => Value::Text(facts.automation.as_deref().unwrap_or_default()),
             Field::DryRun => Value::Truth(facts.dry_run),
             Field::CrossSpace => Value::Truth(risk.cross_space),
+            Field::PredictedKnown => Value::Truth(facts.predicted.is_some()),
+            Field::PredictedFiles => predicted(facts, |predicted| predicted.files),
+            Field::PredictedDeletes => predicted(facts, |predicted| predicted.deletes),
+            Field::PredictedBytes => predicted(facts, |predicted| predicted.bytes),
         }
     }
 
@@ -221,6 +233,12 @@ impl<'f> Seen<'f> {
     }
 }
 
+/// A number of what would change; 0 if nobody knows, which is told beside it.
+fn predicted(facts: &Facts, which: impl FnOnce(&Predicted) -> u64) -> Value<'static> {
+    let number = facts.predicted.as_ref().map_or(0, which);
+    Value::Number(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
 fn expression(value: Value<'_>) -> RestrictedExpression {
     match value {
         Value::Text(text) => RestrictedExpression::new_string(text.to_owned()),
@@ -229,13 +247,16 @@ fn expression(value: Value<'_>) -> RestrictedExpression {
     }
 }
 
+/// The part that has to be found out by trying the action on a copy.
+const PREDICTED: &str = "predicted";
+
 /// Which parts of the circumstances a rule looks at. The others need not be made for it: they are most of what a request
 /// to Cedar costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Needs(u8);
+pub(crate) struct Needs(u16);
 
 impl Needs {
-    const PARTS: [&'static str; 8] = [
+    const PARTS: [&'static str; 9] = [
         "principal",
         "actor",
         "device",
@@ -244,17 +265,23 @@ impl Needs {
         "automation",
         "dry_run",
         "cross_space",
+        PREDICTED,
     ];
     /// All parts.
-    pub(crate) const ALL: Self = Self(u8::MAX);
+    pub(crate) const ALL: Self = Self(u16::MAX);
 
-    fn bit(part: &str) -> Option<u8> {
+    fn bit(part: &str) -> Option<u16> {
         let index = Self::PARTS.iter().position(|name| *name == part)?;
         Some(1 << index)
     }
 
     fn has(self, part: &str) -> bool {
         Self::bit(part).is_some_and(|bit| self.0 & bit != 0)
+    }
+
+    /// Whether what would change must be known.
+    pub(crate) fn foresees(self) -> bool {
+        self.has(PREDICTED)
     }
 
     /// What both need.

@@ -55,6 +55,8 @@ pub(crate) struct Abac {
     /// How each rule is cited.
     citations: HashMap<PolicyId, String>,
     names: Names,
+    /// Some rule looks at what would change.
+    foresees: bool,
 }
 
 impl std::fmt::Debug for Abac {
@@ -148,6 +150,8 @@ impl Abac {
             }
         }
         validate(&rules, &places)?;
+        let foresees =
+            foresees(&rules).map_err(|message| PolicyError::invalid(Location::new("*.cedar", 1), message))?;
         let entities = entities(&names, tables)
             .map_err(|message| PolicyError::invalid(Location::new(crate::source::POLICY_FILE, 1), message))?;
         let groups = Groups::new(&rules)
@@ -166,7 +170,13 @@ impl Abac {
                 .map(|(id, place)| (id.clone(), cite(id, place)))
                 .collect(),
             names,
+            foresees,
         })
+    }
+
+    /// Whether some rule looks at what would change.
+    pub(crate) fn foresees(&self) -> bool {
+        self.foresees
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -230,6 +240,16 @@ impl Abac {
     fn cite(&self, id: &PolicyId) -> String {
         self.citations.get(id).cloned().unwrap_or_else(|| id.to_string())
     }
+}
+
+fn foresees(rules: &PolicySet) -> Result<bool, String> {
+    for rule in rules.policies() {
+        let json = rule.to_json().map_err(|error| error.to_string())?;
+        if Needs::of(&json).foresees() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// `night-rest (rules.cedar:4)`, or only the place if the rule has no id of its own.

@@ -177,6 +177,11 @@ impl Policy {
         &self.base.tables
     }
 
+    /// Whether some rule looks at what would change: then that must be found out before an action is judged.
+    pub fn foresees(&self) -> bool {
+        self.base.abac.foresees()
+    }
+
     pub(crate) fn abac(&self) -> &Abac {
         &self.base.abac
     }

@@ -1,0 +1,313 @@
+//! Shows what an action would change before it may: its tool runs on a copy, in a sandbox that can change nothing.
+//!
+//! What is shown is what a person says yes to, so it must be what happens. The states before are part of the question
+//! ([`crate::held::ask`]) and are looked at again inside the sandbox when the action is carried out; the states after are
+//! compared with what was observed, and the receipt says whether they are the same.
+
+mod diff;
+mod foresee;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use effectd_contracts::{
+    CallMode, Code, Effects, Failure, PathChange, Phase, Predicted, PreviewRecord, PreviewVerdict, Rehearsal,
+    Seen, SpaceId, Standing, ToolCall, ToolReply, Touch, TraceId, canonical, json, limits,
+};
+use effectd_sandbox::{Beside, Call, Ending, Limits, Narrowing};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+pub use diff::Diff;
+pub(crate) use diff::redact;
+pub use foresee::{Foresight, foresee};
+
+use crate::limits::{PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_TIME_MAX};
+use crate::parts::Parts;
+use crate::preimage::{self, Looked};
+use crate::registry::Entry;
+use crate::streams;
+
+/// What would come of an action.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preview {
+    /// This would change.
+    Shown(Shown),
+    /// The tool would fail with this, and change nothing that it says it may.
+    WouldFail(Failure),
+    /// Nobody can tell, for this reason.
+    Unavailable(String),
+}
+
+/// What would change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    /// In numbers.
+    pub predicted: Predicted,
+    /// Path by path, with digests as receipts have them.
+    pub changes: Vec<Change>,
+    /// There are more than are listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+    /// Over all changes, listed or not.
+    digest: effectd_contracts::Digest,
+}
+
+/// One path that would not be as it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Where, as requests write it: `workspace/…`.
+    pub path: String,
+    /// What stands there.
+    pub before: Standing,
+    /// What would stand there.
+    pub after: Standing,
+    /// Where the folder that stands here would go, with all that is in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<String>,
+    /// What is different in a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<Diff>,
+}
+
+/// What is to be tried out.
+pub(crate) struct Trial<'a> {
+    pub(crate) space: &'a SpaceId,
+    pub(crate) entry: &'a Entry,
+    pub(crate) params: &'a Map<String, Value>,
+    pub(crate) high_isolation: bool,
+    pub(crate) trace_id: &'a TraceId,
+    /// What stands there by the question that it is shown with, if there is one.
+    pub(crate) stands: Option<&'a [Seen]>,
+}
+
+/// Why a tool cannot be tried out, if it cannot.
+pub(crate) fn cannot(entry: &Entry, touched: &[Touch]) -> Option<String> {
+    touched.is_empty().then(|| {
+        let tool = &entry.spec().tool_id;
+        format!("{tool} cannot be previewed: it does not say which files it changes")
+    })
+}
+
+/// Tries an action out. Whatever goes wrong is told in the preview: a question without one is still a question.
+pub(crate) async fn of(parts: &Parts, trial: &Trial<'_>) -> Preview {
+    let touched = preimage::touched_with(parts, trial.space, trial.entry, trial.params);
+    if let Some(why) = cannot(trial.entry, &touched) {
+        return Preview::Unavailable(why);
+    }
+    match rehearsed(parts, trial, &touched).await {
+        Ok(Rehearsal {
+            failed: Some(failure),
+            ..
+        }) => Preview::WouldFail(failure),
+        Ok(rehearsal) => match shown(parts, trial, &touched, rehearsal).await {
+            Ok(shown) => Preview::Shown(shown),
+            Err(failure) => Preview::Unavailable(failure.message),
+        },
+        Err(failure) => Preview::Unavailable(format!("there is no preview: {}", failure.message)),
+    }
+}
+
+async fn rehearsed(parts: &Parts, trial: &Trial<'_>, touched: &[Touch]) -> Result<Rehearsal, Failure> {
+    let along = preimage::sent_along(parts, trial.space, trial.entry, trial.params, touched).await?;
+    let spec = trial.entry.spec();
+    let timeout = Duration::from_millis(spec.timeout_ms).min(PREVIEW_TIME_MAX.get());
+    let call = ToolCall {
+        tool_id: spec.tool_id.clone(),
+        mode: CallMode::Preview,
+        space_id: trial.space.clone(),
+        params: trial.params.clone(),
+        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+        trace_id: trial.trace_id.clone(),
+        before: None,
+        restore: along.restore,
+        expect: Vec::new(),
+    };
+    let request = serde_json::to_vec(&call)
+        .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
+    let space_root: PathBuf = (parts.space_roots)(trial.space)?;
+    let (shelf, contents) = &along.contents;
+    let inward = (!contents.is_empty()).then(|| streams::inward(parts, *shelf, trial.space, contents));
+    let call = Call {
+        tool_id: spec.tool_id.clone(),
+        profile: spec.effective_profile(),
+        high_isolation: trial.high_isolation,
+        space_root,
+        request,
+        limits: Limits::default(),
+        timeout,
+        trace_id: trial.trace_id.clone(),
+        narrowing: Narrowing::read_only(),
+    };
+    let beside = Beside {
+        inward,
+        outward: None,
+    };
+    let reply = parts.sandbox.ask_with(call, beside).await;
+    let answer = match reply {
+        Ok(reply) => reply.settle().await,
+        Err(error) => return Err(error.failure()),
+    };
+    match answer.ending {
+        Ending::Replied(bytes) => read(&bytes),
+        Ending::Killed { code, detail, .. } => Err(Failure::new(code, Phase::Dispatch, detail)),
+    }
+}
+
+/// A tool's words, no longer than a failure's may be.
+fn bounded(failure: Failure) -> Failure {
+    Failure::new(failure.code, Phase::Dispatch, failure.message)
+}
+
+/// Reads what the child says, which is not to be trusted.
+fn read(bytes: &[u8]) -> Result<Rehearsal, Failure> {
+    let invalid = || Failure::new(Code::ResultInvalid, Phase::Capture, "the answer is not a preview");
+    match json::parse::<ToolReply>(bytes, limits::TOOL_REPLY_BYTES_MAX) {
+        Ok(ToolReply::Rehearsed(mut rehearsal)) => {
+            rehearsal.failed = rehearsal.failed.map(bounded);
+            Ok(rehearsal)
+        }
+        Ok(ToolReply::Failed(failure)) => Err(bounded(failure)),
+        Ok(ToolReply::Done(_) | ToolReply::Probed(_)) | Err(_) => Err(invalid()),
+    }
+}
+
+/// What would change, by the child's word for after and by our own eyes for before.
+async fn shown(
+    parts: &Parts,
+    trial: &Trial<'_>,
+    touched: &[Touch],
+    rehearsal: Rehearsal,
+) -> Result<Shown, Failure> {
+    let paths = touched.iter().map(|touch| touch.path.clone()).collect();
+    let looked = preimage::look(parts, trial.space, paths, PREVIEW_DIFF_BYTES_MAX.get() * 8).await?;
+    let told: Vec<&Seen> = rehearsal.before.iter().collect();
+    let same = looked.iter().all(|ours| {
+        let asked = trial.stands.is_none_or(|stands| stands.contains(&ours.seen));
+        asked && told.contains(&&ours.seen)
+    });
+    if !same {
+        let why = "the files were changed while they were looked at; ask again";
+        return Err(Failure::new(Code::StateChanged, Phase::Dispatch, why));
+    }
+    let before: Vec<Seen> = looked.iter().map(|ours| ours.seen.clone()).collect();
+    let mut after = Vec::new();
+    for now in &rehearsal.after {
+        let seen = Seen {
+            path: now.path.clone(),
+            standing: now.standing.clone(),
+        };
+        after.push(Looked { seen, content: None });
+    }
+    let changes = preimage::compare(parts, &before, &after, touched);
+    let digest = digest(&changes);
+    let predicted = count(&changes);
+    let cut = changes.len() > PREVIEW_CHANGES_MAX.get();
+    let mut left = usize::try_from(PREVIEW_DIFF_BYTES_MAX.get()).unwrap_or(usize::MAX);
+    let mut listed = Vec::new();
+    for change in changes.into_iter().take(PREVIEW_CHANGES_MAX.get()) {
+        let old = looked.iter().find(|ours| ours.seen.path == change.path);
+        let new = rehearsal.after.iter().find(|now| now.path == change.path);
+        let diff = match (old, new) {
+            (Some(old), Some(new)) => diff::between(old, new, &mut left),
+            (Some(_) | None, _) => None,
+        };
+        listed.push(Change {
+            path: change.path,
+            before: change.before,
+            after: change.after,
+            moved_to: change.moved_to,
+            diff,
+        });
+    }
+    Ok(Shown {
+        predicted,
+        changes: listed,
+        cut,
+        digest,
+    })
+}
+
+/// Over every path with what stands there before and after.
+fn digest(changes: &[PathChange]) -> effectd_contracts::Digest {
+    // Plain data with text keys, for which serde_json has no failure.
+    canonical::digest(&serde_json::to_value(changes).unwrap_or_default())
+}
+
+fn count(changes: &[PathChange]) -> Predicted {
+    let mut predicted = Predicted {
+        files: changes.len() as u64,
+        ..Predicted::default()
+    };
+    for change in changes {
+        match (&change.before, &change.after) {
+            (_, Standing::File(state)) => predicted.bytes = predicted.bytes.saturating_add(state.bytes),
+            (Standing::Absent, _) | (_, Standing::Folder | Standing::Other) => {}
+            (Standing::File(_) | Standing::Folder | Standing::Other, Standing::Absent) => {
+                let lives_on = change.moved_to.is_some() || goes_on(change, changes);
+                predicted.deletes += u64::from(!lives_on);
+            }
+        }
+    }
+    predicted
+}
+
+/// Whether the content that is gone from one path has come to stand at another.
+fn goes_on(gone: &PathChange, changes: &[PathChange]) -> bool {
+    let Standing::File(was) = &gone.before else {
+        return false;
+    };
+    changes.iter().any(|other| match (&other.before, &other.after) {
+        (before, Standing::File(is)) => {
+            is.digest == was.digest && other.path != gone.path && before != &other.after
+        }
+        (_, Standing::Absent | Standing::Folder | Standing::Other) => false,
+    })
+}
+
+impl Preview {
+    /// What would change, in numbers; `None` if nobody can tell.
+    pub fn predicted(&self) -> Option<Predicted> {
+        match self {
+            Self::Shown(shown) => Some(shown.predicted),
+            Self::WouldFail(_) => Some(Predicted::default()),
+            Self::Unavailable(_) => None,
+        }
+    }
+
+    /// Whether what happened is what was shown.
+    pub(crate) fn compared(&self, effects: &Effects) -> PreviewRecord {
+        let record = |verdict, why: Option<&str>| PreviewRecord {
+            verdict,
+            why: why.map(str::to_owned),
+            predicted: self.predicted(),
+        };
+        let happened = match effects {
+            Effects::Observed(observed) => Some(digest(&observed.changes)),
+            Effects::None => Some(digest(&[])),
+            Effects::Unobserved | Effects::Possible => None,
+        };
+        match (self, happened) {
+            (Self::Unavailable(why), _) => record(PreviewVerdict::NotPreviewed, Some(why)),
+            (_, None) => record(
+                PreviewVerdict::NotPreviewed,
+                Some("nobody saw what has really changed"),
+            ),
+            (Self::Shown(shown), Some(happened)) if shown.digest == happened => {
+                record(PreviewVerdict::Matched, None)
+            }
+            (Self::WouldFail(_), Some(happened)) if happened == digest(&[]) => {
+                record(PreviewVerdict::Matched, None)
+            }
+            (Self::Shown(_), Some(_)) => record(
+                PreviewVerdict::Differed,
+                Some("what has changed is not what was shown before"),
+            ),
+            (Self::WouldFail(_), Some(_)) => record(
+                PreviewVerdict::Differed,
+                Some("it was to fail, and has changed something"),
+            ),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A copy of some paths, as a ground to try something out on.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat2};
+use nix::sys::stat::{Mode, fchmod, umask};
+use nix::unistd::symlinkat;
+
+use super::look::FileKind;
+use super::{FOLDER, FileProblem, Workspace, beneath};
+use crate::spacepath::SpacePath;
+
+/// The mask of the process, to be put back.
+struct Mask(Mode);
+
+impl Drop for Mask {
+    fn drop(&mut self) {
+        umask(self.0);
+    }
+}
+
+/// What a link, pipe or device is copied as: a link that leads nowhere. No tool follows it, as none follows what it is for.
+const NOWHERE: &str = "nowhere";
+
+impl Workspace<'_> {
+    /// Copies what stands at these paths to the same paths of another ground, with the folders above it, all that is in a
+    /// folder, and permissions. What is not there is not there in the copy either.
+    pub fn copy_to(&self, other: &Workspace<'_>, paths: &[SpacePath]) -> Result<(), FileProblem> {
+        // What is made has the permissions that it is made with: the strictest profile has no call to change them later.
+        let _mask = Mask(umask(Mode::empty()));
+        let mut folders = Vec::new();
+        for path in paths {
+            let mut above = path.parent();
+            while let Some(folder) = above.filter(|folder| folder.parent().is_some()) {
+                if let Some(stat) = self.stat(&folder)?
+                    && stat.kind == FileKind::Folder
+                {
+                    other.make_folder(&folder)?;
+                    folders.push((folder.clone(), stat.mode));
+                }
+                above = folder.parent();
+            }
+            self.copy_one(other, path, &mut folders)?;
+        }
+        // Folders that their owner may not read or write come last, since they could not be filled otherwise, and the
+        // deepest first, since those in them could not be reached.
+        folders.retain(|(_, mode)| mode & 0o700 != 0o700);
+        folders.sort_by_key(|(folder, _)| std::cmp::Reverse(folder.relative().len()));
+        for (folder, mode) in folders {
+            other.set_mode(&folder, mode)?;
+        }
+        Ok(())
+    }
+
+    fn copy_one(
+        &self,
+        other: &Workspace<'_>,
+        path: &SpacePath,
+        folders: &mut Vec<(SpacePath, u32)>,
+    ) -> Result<(), FileProblem> {
+        let Some(stat) = self.stat(path)? else {
+            return Ok(());
+        };
+        match stat.kind {
+            FileKind::File => self.copy_content(other, path),
+            FileKind::Link | FileKind::Special => other.put_link(path),
+            FileKind::Folder => {
+                other.make_folder(path)?;
+                folders.push((path.clone(), stat.mode));
+                let walk = self.walk(path, true)?;
+                if walk.partial {
+                    return Err(FileProblem::at("copy the folder")(Errno::ENOSPC));
+                }
+                for entry in walk.entries {
+                    match entry.stat.kind {
+                        FileKind::Folder => {
+                            other.make_folder(&entry.path)?;
+                            folders.push((entry.path, entry.stat.mode));
+                        }
+                        FileKind::File => self.copy_content(other, &entry.path)?,
+                        FileKind::Link | FileKind::Special => other.put_link(&entry.path)?,
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn copy_content(&self, other: &Workspace<'_>, path: &SpacePath) -> Result<(), FileProblem> {
+        let (mut source, stat) = self.open_file(path)?;
+        let (folder, mut made) = other.create_folders(path)?;
+        made.keep();
+        let how = beneath(
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL,
+            Mode::from_bits_truncate(stat.mode & 0o777),
+        );
+        let file = match openat2(folder.as_fd(), path.file_name(), how) {
+            // Named twice.
+            Err(Errno::EEXIST) => return Ok(()),
+            created => created.map_err(FileProblem::at("copy the file"))?,
+        };
+        let mut file = File::from(file);
+        let copied = std::io::copy(&mut source, &mut file);
+        copied.map(drop).map_err(FileProblem::io("copy the file"))
+    }
+
+    fn put_link(&self, path: &SpacePath) -> Result<(), FileProblem> {
+        let (folder, mut made) = self.create_folders(path)?;
+        made.keep();
+        match symlinkat(NOWHERE, folder.as_fd(), path.file_name()) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(FileProblem::at("copy the link")(errno)),
+        }
+    }
+
+    fn set_mode(&self, folder: &SpacePath, mode: u32) -> Result<(), FileProblem> {
+        let at = FileProblem::at("set the permissions");
+        let handle = self.open(folder, FOLDER).map_err(&at)?;
+        fchmod(handle.as_fd(), Mode::from_bits_truncate(mode & 0o777)).map_err(at)
+    }
+
+    /// Two empty folders within the scratch folder: a space, and its scratch folder.
+    pub(crate) fn grounds(&self) -> Result<[std::os::fd::OwnedFd; 2], FileProblem> {
+        let ground = |name: &str| {
+            let at = FileProblem::at("make room for a copy");
+            nix::sys::stat::mkdirat(self.scratch, name, Mode::from_bits_truncate(0o700)).map_err(&at)?;
+            openat2(self.scratch, name, beneath(FOLDER, Mode::empty())).map_err(at)
+        };
+        Ok([ground("space")?, ground("tmp")?])
+    }
+}
