@@ -69,7 +69,7 @@ impl Host for Runtime {
             &parts.registry,
             &parts.policy(),
             principal,
-            parts.clock.now(),
+            (parts.clock.now(), &*parts.store),
         )
         .map_err(|failure| Problem::failed(&failure))
     }

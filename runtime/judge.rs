@@ -1,7 +1,8 @@
 //! What people ask about the policy: what it is, whether its files are good, why it judges as it does. The daemon answers
 //! with this at its door, and the commands where no daemon runs.
 
-use effectd_actors::Registry;
+use effectd_actors::switches::Switches;
+use effectd_actors::{Registry, Store};
 use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Receipt, Timestamp};
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
@@ -60,14 +61,15 @@ pub fn request(
     registry: &Registry,
     policy: &Policy,
     principal: &Principal,
-    now: Timestamp,
+    (now, store): (Timestamp, &dyn Store),
 ) -> Result<Explanation, Failure> {
     let entry = registry.get(&request.tool_id).ok_or_else(|| {
         let message = format!("there is no tool {}", request.tool_id);
         Failure::new(Code::UnknownTool, Phase::Validate, message)
     })?;
     let inspection = inspect(&request.params, entry.spec(), policy);
-    let facts = Facts::of(request, entry.spec(), principal, now, &inspection);
+    let mut facts = Facts::of(request, entry.spec(), principal, now, &inspection);
+    Switches::new(store).apply(&mut facts);
     Ok(explained(&facts, policy, false))
 }
 

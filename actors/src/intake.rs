@@ -18,6 +18,7 @@ use crate::decisions::identity_of;
 use crate::failpoint::{hit, hit_idle};
 use crate::held::stage::has_intent;
 use crate::idempotency::ID_TAKEN;
+use crate::letters::set_aside;
 use crate::messages::{Record, Refusal, Validate};
 use crate::parts::Parts;
 use crate::pipeline::{group, span};
@@ -134,11 +135,8 @@ impl Intake {
     async fn line_up(&self, delivery: Delivery, ahead: Option<OwnedSemaphorePermit>) -> bool {
         let Some(event) = read(&delivery) else {
             let detail = "the decision cannot be read";
-            let ended = self
-                .parts
-                .store
-                .term(delivery.lease_id, Code::Malformed.as_str(), detail)
-                .await;
+            let why = (Code::Malformed, detail);
+            let ended = set_aside(&self.parts, delivery.lease_id, Err(delivery.offset), why).await;
             tracing::warn!(
                 offset = delivery.offset,
                 ?ended,

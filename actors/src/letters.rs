@@ -1,12 +1,17 @@
 //! Dead letters as actions: what each was about, and how it is put on the bus again.
 
-use effectd_bus::{NewBody, NewEvent, Requeued, Store, StoreError, StoredLetter};
-use effectd_contracts::{Code, DecisionData, Event, Timestamp, TraceId, json, limits as bounds};
+use effectd_bus::fingerprint::fingerprint;
+use effectd_bus::{Fingerprint, LeaseId, NewBody, NewEvent, Requeued, Store, StoreError, StoredLetter};
+use effectd_contracts::{
+    ActionId, ActionRequest, Code, DeadLetterData, DecisionData, Event, SpaceId, Timestamp, Topic, TraceId,
+    json, limits as bounds,
+};
 use effectd_policy::redact::{prune_result, redact_secrets};
 use serde_json::{Map, Value};
 
 use crate::decisions;
 use crate::limits::REQUEUES_MAX;
+use crate::parts::Parts;
 use crate::preview;
 
 /// What became of a letter that somebody wanted to be rid of.
@@ -125,6 +130,50 @@ pub fn purge(store: &dyn Store, numbers: &[u64]) -> Result<Vec<(u64, Now)>, Stor
         Ok((number, now))
     });
     told.collect()
+}
+
+/// Ends a delivery that cannot be carried out and has no receipt, as a dead letter, and tells so. The event follows the letter: should
+/// the process die between the two, the letter is there without it.
+pub(crate) async fn set_aside(
+    parts: &Parts,
+    lease: LeaseId,
+    about: Result<&ActionRequest, u64>,
+    (code, detail): (Code, &str),
+) -> Result<(), StoreError> {
+    parts.store.term(lease, code.as_str(), detail).await?;
+    let (action_id, space) = match about {
+        Ok(request) => (request.action_id.clone(), request.space_id.clone()),
+        Err(offset) => (ActionId::new(format!("decision:{offset}"))?, SpaceId::new("*")?),
+    };
+    let data = DeadLetterData {
+        receipt_id: None,
+        action_id,
+        tool_id: about.ok().map(|request| request.tool_id.clone()),
+        subject_id: about.ok().map(|request| request.subject_id.clone()),
+        code: code.to_string(),
+        cause: Fingerprint(fingerprint(code.as_str(), detail)).to_string(),
+        attempts: 0,
+    };
+    parts.metrics.given_up.with_label_values(&[code.as_str()]).inc();
+    parts.metrics.letters.inc();
+    let trace = about
+        .ok()
+        .and_then(ActionRequest::trace)
+        .unwrap_or_else(TraceId::fresh);
+    let event = Event::unreceipted(data, space, trace, parts.clock.now());
+    let event = NewEvent {
+        event_id: event.id.clone(),
+        time: event.time,
+        trace_id: event.traceid.clone(),
+        action_id: None,
+        // Plain data with text keys, for which serde_json has no failure.
+        body: NewBody::Clear(serde_json::to_vec(&event).unwrap_or_default()),
+    };
+    parts
+        .store
+        .publish(&Topic::DeadLetters.into(), vec![event])
+        .await
+        .map(drop)
 }
 
 /// The event that puts a letter's decision on the bus again; `None` if it cannot be read any more, or was put there too

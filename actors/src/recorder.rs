@@ -19,6 +19,7 @@ use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::held::{entries, grants, tidy};
 use crate::idempotency::ID_TAKEN;
+use crate::letters::set_aside;
 use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
 use crate::recent;
@@ -316,11 +317,8 @@ impl Recorder {
             return;
         }
         if let Some(lease) = action.ticket.lease() {
-            let ended = self
-                .parts
-                .store
-                .term(lease, failure.code.as_str(), &failure.message)
-                .await;
+            let why = (failure.code, failure.message.as_str());
+            let ended = set_aside(&self.parts, lease, Ok(&action.request), why).await;
             if let Err(error) = ended {
                 tracing::warn!(parent: &action.ticket.span, %error, "not set aside; it will come back");
                 return;

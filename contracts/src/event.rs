@@ -257,14 +257,18 @@ impl Event<ArtifactData> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterData {
-    /// The failing receipt.
-    pub receipt_id: ReceiptId,
-    /// The action.
+    /// The failing receipt; none for a decision that could not be taken as one, since it cannot be read or its id means
+    /// another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<ReceiptId>,
+    /// The action; `decision:<offset>` for a decision that cannot be read.
     pub action_id: ActionId,
-    /// The tool.
-    pub tool_id: ToolId,
-    /// The subject.
-    pub subject_id: SubjectId,
+    /// The tool, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_id: Option<ToolId>,
+    /// The subject, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_id: Option<SubjectId>,
     /// Why, as a stable word.
     pub code: String,
     /// What all letters of this cause have in common, as `effectd dlq causes` tells it.
@@ -296,14 +300,32 @@ impl Event<DeadLetterData> {
             tracestate,
             spaceid: receipt.space_id.clone(),
             data: DeadLetterData {
-                receipt_id: receipt.receipt_id.clone(),
+                receipt_id: Some(receipt.receipt_id.clone()),
                 action_id: receipt.action_id.clone(),
-                tool_id: receipt.tool_id.clone(),
-                subject_id: receipt.subject_id.clone(),
+                tool_id: Some(receipt.tool_id.clone()),
+                subject_id: Some(receipt.subject_id.clone()),
                 code,
                 cause,
                 attempts,
             },
+        }
+    }
+
+    /// The event that tells that a decision was given up which has no receipt.
+    pub fn unreceipted(data: DeadLetterData, space: SpaceId, trace_id: TraceId, time: Timestamp) -> Self {
+        Self {
+            specversion: SpecVersion::V1,
+            id: EventId::fresh(),
+            source: SOURCE.to_owned(),
+            event_type: Topic::DeadLetters.event_type().to_owned(),
+            subject: data.action_id.clone(),
+            time,
+            datacontenttype: JsonType::Json,
+            traceid: trace_id,
+            traceparent: None,
+            tracestate: None,
+            spaceid: space,
+            data,
         }
     }
 }

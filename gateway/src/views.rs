@@ -169,6 +169,9 @@ pub struct Health {
     pub version: String,
     /// Decisions that are accepted and not yet ended, when the store was asked last.
     pub backlog: u64,
+    /// An operator has paused effects: whatever comes is only tried out.
+    #[serde(default)]
+    pub paused: bool,
 }
 
 /// Some receipts.

@@ -246,19 +246,20 @@ impl Which {
 }
 
 impl Chosen {
-    /// The letters that are meant. Those that are named need not be there any more.
-    async fn picks(&self, keeper: &mut Keeper) -> Result<Vec<Pick>, Trouble> {
+    /// The letters that are meant, so many at most. Those that are named need not be there any more.
+    async fn picks(&self, keeper: &mut Keeper, max: usize) -> Result<Vec<Pick>, Trouble> {
         let mut picks = Vec::new();
         for letter in &self.letters {
             let found = one(keeper, *letter).await?;
             picks.push(found.map_or_else(|| Pick::gone(*letter), |found| Pick::of(&found)));
         }
         let mut from = self.letters.is_empty().then_some(0);
-        while let Some(at) = from {
+        while let Some(at) = from.filter(|_| picks.len() < max) {
             let page = self.which.page(keeper, at).await?;
             picks.extend(page.letters.iter().map(Pick::of));
             from = page.next;
         }
+        picks.truncate(max);
         Ok(picks)
     }
 }
@@ -436,7 +437,7 @@ async fn causes(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
 /// Forgets letters, and says of each what became of it.
 async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
     let mut keeper = Keeper::reach(common).await?;
-    let picks = chosen.picks(&mut keeper).await?;
+    let picks = chosen.picks(&mut keeper, usize::MAX).await?;
     keeper.close()?;
     let numbers: Vec<u64> = picks.iter().map(|pick| pick.letter).collect();
     let says = summary("drop", &by_cause(picks));

@@ -308,7 +308,8 @@ async fn explain_request(common: &Common, path: &Path) -> Result<Explanation, Tr
             let (state, store) = stored::open(common, state)?;
             let policy = policy_store::load(&state, &*store)?;
             let principal = Config::embedded(".")?.principal;
-            let explained = judge::request(&request, &registry()?, &policy, &principal, SystemClock.now());
+            let now = (SystemClock.now(), &*store);
+            let explained = judge::request(&request, &registry()?, &policy, &principal, now);
             explained.map_err(|failure| Error::Request(failure.message).into())
         },
     )

@@ -59,6 +59,7 @@ struct Bundle {
 #[derive(Debug, Serialize)]
 struct Running {
     ready: bool,
+    paused: bool,
     backlog: u64,
     policy_digest: String,
     policy_warnings: usize,
@@ -179,6 +180,7 @@ async fn running(client: &mut Client) -> Result<Running, Trouble> {
     let (_, metrics) = client.ask(Method::GET, "/metrics", Bytes::new()).await?;
     Ok(Running {
         ready: ready == 200,
+        paused: health.paused,
         backlog: health.backlog,
         policy_digest: policy.digest,
         policy_warnings: policy.warnings.len(),

@@ -264,6 +264,7 @@ fn page(details: &Value) -> Result<String, Trouble> {
         "needs",
         join(spec.caps_required.iter().map(ToString::to_string).collect()),
     );
+    row("needs now", join(texts("caps_set")));
     row("effects", join(spec.side_effects.iter().map(word).collect()));
     row(
         "risk",

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use effectd_contracts::{Clock, SystemClock};
 use effectd_gateway::letters::CauseView;
-use effectd_gateway::views::BreakerView;
 use effectd_gateway::views::approvals::{ApprovalList, ApprovalView};
+use effectd_gateway::views::{BreakerView, Health};
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
@@ -49,7 +49,12 @@ struct Seen {
     breakers: Vec<BreakerView>,
     held: Vec<ApprovalView>,
     causes: Vec<CauseView>,
+    counted: Option<Instant>,
+    paused: bool,
 }
+
+/// How often dead letters are counted: all of them are looked at for it.
+const COUNT_EVERY: Duration = Duration::from_secs(3);
 
 impl Seen {
     /// Asks the daemon, and compares with what was seen before.
@@ -61,12 +66,20 @@ impl Seen {
         let (figures, at) = (Figures::read(&String::from_utf8_lossy(&text)), Instant::now());
         let before = self.at.map(|before| (&self.figures, at - before));
         let held: ApprovalList = get(client, "/v1/approvals").await?;
+        let health: Health = get(client, "/healthz").await?;
+        let fresh = self.counted.filter(|counted| at - *counted < COUNT_EVERY);
+        let causes = match fresh {
+            Some(_) => self.causes.clone(),
+            None => get(client, "/v1/dlq/causes").await?,
+        };
         Ok(Self {
             pace: before.map_or_else(Pace::default, |(before, time)| figures.pace(before, time)),
             tools: figures.tools(before),
             breakers: get(client, "/v1/breakers").await?,
             held: held.approvals,
-            causes: get(client, "/v1/dlq/causes").await?,
+            causes,
+            counted: Some(fresh.unwrap_or(at)),
+            paused: health.paused,
             figures,
             at: Some(at),
         })
@@ -75,7 +88,7 @@ impl Seen {
     fn told(&self) -> serde_json::Value {
         let figures = &self.figures;
         json!({
-            "pace": self.pace, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
+            "paused": self.paused, "pace": self.pace, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
             "held": self.held.iter().map(|held| json!({
                 "approval_id": held.approval_id, "tool_id": held.tool_id, "expires_at": held.expires_at,
             })).collect::<Vec<_>>(),

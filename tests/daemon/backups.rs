@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 
 use crate::harness::{Place, Serving, until, write_note};
+use crate::operator::{break_it, repair_it, slow_note};
 
 fn done(place: &Place, arguments: &[&str]) -> Value {
     place
@@ -44,6 +45,14 @@ fn a_state_that_is_written_to_is_copied_and_restored_whole() {
         assert_eq!(done.status, 200);
     };
     (0..20).for_each(post);
+    // Something sealed, and something kept beside a receipt.
+    break_it(&place);
+    daemon
+        .post("/v1/actions?wait=true", &slow_note("given-up"))
+        .problem(502, "timed_out");
+    repair_it(&place);
+    let kept = done(&place, &["tools", "try", "artifact.put", "path=workspace/b-0"]);
+    let kept = kept["receipt"]["receipt_id"].as_str().unwrap().to_owned();
     let stop = AtomicBool::new(false);
     let made = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -94,6 +103,18 @@ fn a_state_that_is_written_to_is_copied_and_restored_whole() {
         let shown = place.effectd(&[&["status", &format!("b-{n}")][..], &there].concat(), None);
         assert_eq!(shown.code(), 0, "b-{n}: {}", shown.stderr());
     }
+    let artifact = place.effectd(&[&["artifacts", "get", &kept][..], &there].concat(), None);
+    assert_eq!(artifact.stdout(), "canary of the backup", "{}", artifact.stderr());
+    let requeued = place.effectd(&[&["dlq", "requeue", "0", "--yes"][..], &there].concat(), None);
+    assert!(requeued.stdout().contains("requeued"), "{}", requeued.stderr());
+    let waited = place.effectd(&[&["wait", "given-up"][..], &there].concat(), None);
+    assert_eq!(waited.code(), 0, "{}{}", waited.stdout(), waited.stderr());
+    let again = std::fs::read_to_string(place.path("elsewhere/workspace/given-up"));
+    assert_eq!(
+        again.unwrap(),
+        "at last",
+        "what was sealed was read with the keys"
+    );
     let mut request = write_note("b-new", "new", "x");
     request["params"]["path"] = "workspace/new".into();
     let went_on = place.effectd(&[&["run", "-"][..], &there].concat(), Some(&request.to_string()));

@@ -18,6 +18,7 @@ mod backups;
 mod bad_clients;
 mod breakers;
 mod cancel;
+mod checks;
 mod commands;
 mod erasure;
 mod events;

@@ -315,6 +315,15 @@ fn every_switch_changes_the_next_call_without_a_restart_and_names_who_turned_it(
         0
     );
     assert_eq!(outcome("s-4"), says("policy_denied", false));
+    let shown = run(&place, &["tools", "show", TOOL]);
+    assert!(shown.stdout().contains("nobody.has_this"), "{}", shown.stdout());
+    std::fs::write(
+        place.path("asked.json"),
+        write_note("s-x", "s-x", "x").to_string(),
+    )
+    .unwrap();
+    let why = run(&place, &["policy", "explain", "asked.json"]);
+    assert!(why.stdout().contains("nobody.has_this"), "{}", why.stdout());
     let denied = place.effectd(&["status", "s-4", "-o", "json"], None);
     let denied: Value = serde_json::from_str(&denied.stdout()).unwrap();
     assert_eq!(denied["receipt"]["policy"]["rbac"], "deny", "{denied}");

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Completion, NewLetter, NewReceipt, Store};
+use effectd_bus::{Completion, NewBody, NewEvent, NewLetter, NewReceipt, Store};
 use effectd_contracts::{
-    ActionId, DecisionData, Digest, Origin, Principal, ReceiptId, Status, SystemClock, Timestamp, Topic,
+    ActionId, DecisionData, Digest, EventId, Origin, Principal, ReceiptId, Status, SystemClock, Timestamp,
+    Topic, TraceId,
 };
 use serde_json::Value;
 
@@ -74,4 +75,21 @@ fn completion(left: Left) -> Completion {
 /// The id of the n-th action that is left.
 pub fn action(n: usize) -> ActionId {
     ActionId::new(format!("left-{n}")).unwrap()
+}
+
+/// Puts a decision on the bus that is none.
+pub fn publish_nonsense(place: &Place) {
+    let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
+    let event = NewEvent {
+        event_id: EventId::fresh(),
+        time: Timestamp::now(),
+        trace_id: TraceId::fresh(),
+        action_id: None,
+        body: NewBody::Sealed(b"{ this is no decision".to_vec()),
+    };
+    store
+        .publish(&Topic::ActionDecision.into(), vec![event])
+        .wait()
+        .unwrap();
+    store.close().unwrap();
 }

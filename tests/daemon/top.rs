@@ -32,6 +32,8 @@ fn the_live_view_shows_the_daemon_as_it_is_and_keys_lead_to_its_lists() {
     let tripped = place.effectd(&["breaker", "trip", "files.copy", "--yes"], None);
     assert_eq!(tripped.code(), 0, "{}", tripped.stderr());
     top.wait_for("breakers: 1 open");
+    assert_eq!(place.effectd(&["pause", "--yes"], None).code(), 0);
+    top.wait_for("PAUSED");
     top.press(&["d"]);
     let letters = top.wait("the letters alone", |screen| !screen.contains("breakers: 1 open"));
     assert!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use effectd_actors::switches::Switches;
 use prometheus::TextEncoder;
 
 use super::json;
@@ -17,6 +18,10 @@ fn health(desk: &Desk) -> Health {
         status: "ok".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         backlog: desk.pulse.backlog(),
+        // A store that cannot tell is told by `/readyz`.
+        paused: Switches::new(&*desk.pipeline().parts().store)
+            .paused()
+            .unwrap_or(false),
     }
 }
 

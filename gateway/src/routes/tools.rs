@@ -37,11 +37,19 @@ pub fn details(entry: &Entry, disabled: bool) -> Value {
     })
 }
 
-fn is_disabled(desk: &Desk, entry: &Entry) -> Result<bool, Problem> {
-    let switches = Switches::new(&*desk.pipeline().parts().store);
-    switches
-        .tool_disabled(&entry.spec().tool_id)
-        .map_err(|error| unavailable(&error))
+/// What is told of a tool, with what operators have switched.
+fn told(desk: &Desk, entry: &Entry, tell: fn(&Entry, bool) -> Value) -> Result<Value, Problem> {
+    let (switches, tool) = (
+        Switches::new(&*desk.pipeline().parts().store),
+        &entry.spec().tool_id,
+    );
+    let read = || Ok((switches.tool_disabled(tool)?, switches.caps(tool)?));
+    let (disabled, caps) = read().map_err(|error| unavailable(&error))?;
+    let mut told = tell(entry, disabled);
+    if let Some(caps) = caps {
+        told["caps_set"] = json!(caps);
+    }
+    Ok(told)
 }
 
 /// All tools, by id
@@ -56,9 +64,7 @@ fn is_disabled(desk: &Desk, entry: &Entry) -> Result<bool, Problem> {
 )]
 pub(crate) async fn list(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
     let tools = desk.pipeline().parts().registry.clone();
-    let all = tools
-        .iter()
-        .map(|entry| Ok(summary(entry, is_disabled(&desk, entry)?)));
+    let all = tools.iter().map(|entry| told(&desk, entry, summary));
     Ok(super::json(
         StatusCode::OK,
         &all.collect::<Result<Vec<_>, Problem>>()?,
@@ -85,8 +91,5 @@ pub(crate) async fn show(
     let id = ToolId::new(id).map_err(|error| unknown(error.to_string()))?;
     let tools = desk.pipeline().parts().registry.clone();
     let entry = tools.find(&id).map_err(|error| unknown(error.to_string()))?;
-    Ok(super::json(
-        StatusCode::OK,
-        &details(entry, is_disabled(&desk, entry)?),
-    ))
+    Ok(super::json(StatusCode::OK, &told(&desk, entry, details)?))
 }

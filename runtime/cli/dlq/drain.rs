@@ -55,9 +55,9 @@ impl Drain {
                 Choice::Quit => break,
                 Choice::Leave => {}
                 Choice::Settle => settle(common, cause).await?,
-                Choice::Drop => discard(common, &picks(common, cause).await?).await?,
+                Choice::Drop => discard(common, &picks(common, cause, usize::MAX).await?).await?,
                 Choice::Requeue => {
-                    let picks = picks(common, cause).await?;
+                    let picks = picks(common, cause, run.room()).await?;
                     let mut left = |letters: &[LetterNow]| {
                         let left = letters.iter().filter(|letter| letter.is_left());
                         left.for_each(|letter| {
@@ -131,7 +131,7 @@ fn show(cause: &CauseView) {
 }
 
 /// The letters of a cause as they are now.
-async fn picks(common: &Common, cause: &CauseView) -> Result<Vec<Pick>, Trouble> {
+async fn picks(common: &Common, cause: &CauseView, max: usize) -> Result<Vec<Pick>, Trouble> {
     let chosen = Chosen {
         letters: Vec::new(),
         all: true,
@@ -141,7 +141,7 @@ async fn picks(common: &Common, cause: &CauseView) -> Result<Vec<Pick>, Trouble>
         },
     };
     let mut keeper = Keeper::reach(common).await?;
-    let picks = chosen.picks(&mut keeper).await?;
+    let picks = chosen.picks(&mut keeper, max).await?;
     keeper.close()?;
     Ok(picks)
 }
@@ -157,7 +157,7 @@ async fn discard(common: &Common, picks: &[Pick]) -> Result<(), Trouble> {
 
 /// Asks of each letter whether it happened.
 async fn settle(common: &Common, cause: &CauseView) -> Result<(), Trouble> {
-    for pick in picks(common, cause).await? {
+    for pick in picks(common, cause, usize::MAX).await? {
         let mut keeper = Keeper::reach(common).await?;
         let found = one(&mut keeper, pick.letter).await?;
         keeper.close()?;

@@ -106,8 +106,8 @@ impl Tally {
 impl Requeue {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
         let mut keeper = Keeper::reach(common).await?;
-        let mut picks = self.chosen.picks(&mut keeper).await?;
-        picks.truncate(self.pace.max.unwrap_or(usize::MAX));
+        let max = self.pace.max.unwrap_or(usize::MAX);
+        let picks = self.chosen.picks(&mut keeper, max).await?;
         let causes = by_cause(picks);
         let says = summary("requeue", &causes);
         if !says.is_empty() && !self.confirm.given(&says) {
@@ -193,6 +193,12 @@ impl<'a> Run<'a> {
             keeper.close()?;
         }
         Ok(self.tally)
+    }
+
+    /// How many more may be requeued.
+    pub(super) fn room(&self) -> usize {
+        let sent = usize::try_from(self.sent).unwrap_or(usize::MAX);
+        self.pace.max.map_or(usize::MAX, |max| max.saturating_sub(sent))
     }
 
     pub(super) fn is_interrupted(&self) -> bool {

@@ -60,7 +60,14 @@ impl Picture<'_> {
         let figures = &self.seen.figures;
         let line = |text: String| Line::raw(shown(&text, columns.into()));
         let state = self.trouble.map_or_else(
-            || format!("effectd top  {}", second(&self.now.to_string())),
+            || {
+                let paused = if self.seen.paused {
+                    "  PAUSED: nothing is carried out"
+                } else {
+                    ""
+                };
+                format!("effectd top  {}{paused}", second(&self.now.to_string()))
+            },
             |trouble| format!("OLD: {trouble}"),
         );
         let Pace { rate, p50, p95, p99 } = self.seen.pace;
