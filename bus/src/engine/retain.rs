@@ -367,3 +367,48 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use effectd_contracts::{ManualClock, Timestamp};
+
+    use crate::conformance::retention::retain_all;
+    use crate::conformance::values::{event, topic};
+    use crate::error::StoreError;
+    use crate::journal::missing;
+    use crate::store::Store;
+    use crate::types::retention::Retention;
+
+    #[test]
+    fn what_failed_while_blocks_went_is_read_again_and_other_damage_is_told_at_once() {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+        let store = crate::memory::open(clock.clone()).unwrap();
+        for name in ["1", "2", "3"] {
+            store.publish(&topic("t"), vec![event(name)]).wait().unwrap();
+        }
+        clock.advance(Duration::from_secs(181 * 86_400));
+        let tries = Cell::new(0);
+        let answer = store.steady(|shared| {
+            tries.set(tries.get() + 1);
+            let before = shared.served().journal.first();
+            if tries.get() > 1 {
+                return Ok(tries.get());
+            }
+            retain_all(&store, &Retention::default());
+            assert!(shared.served().journal.first() > before, "nothing went");
+            Err(missing(before))
+        });
+        assert_eq!(answer, Ok(2));
+        tries.set(0);
+        let answer = store.steady(|_| {
+            tries.set(tries.get() + 1);
+            Err::<(), StoreError>(missing(1))
+        });
+        assert_eq!((answer, tries.get()), (Err(missing(1)), 1));
+    }
+}

@@ -40,6 +40,21 @@ impl LocalStore {
         &self.inner.shared
     }
 
+    /// Reads, and reads again what failed while blocks were let go: where the index said something was, it may be no more,
+    /// and the index says meanwhile where it was moved to, or that it is gone.
+    pub(super) fn steady<T>(&self, read: impl Fn(&Shared) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let shared = self.shared();
+        loop {
+            let first = shared.served().journal.first();
+            let answer = read(shared);
+            let is_damage = matches!(answer, Err(StoreError::Damaged { .. }));
+            // Every turn of this loop needs another piece of the journal to go.
+            if !is_damage || shared.served().journal.first() == first {
+                return answer;
+            }
+        }
+    }
+
     /// Queues an operation whose answer is complete when it is decided.
     pub(super) fn submit<T, D>(&self, bytes: usize, decide: D) -> Wait<T>
     where
@@ -96,7 +111,7 @@ impl Store for LocalStore {
     }
 
     fn read(&self, topic: &TopicName, from: u64, max: usize) -> Result<EventPage, StoreError> {
-        self.shared().read_page(topic, from, max)
+        self.steady(|shared| shared.read_page(topic, from, max))
     }
 
     fn published(&self, topic: &TopicName, event: &EventId) -> Result<Option<u64>, StoreError> {
@@ -109,7 +124,7 @@ impl Store for LocalStore {
         let served = self.shared().served();
         served.alive()?;
         let end = served.live().ends.get(topic).copied().unwrap_or(0);
-        self.shared().offset_at(&served, topic, end, time)
+        self.steady(|shared| shared.offset_at(&served, topic, end, time))
     }
 
     fn topics(&self) -> Result<Vec<(TopicName, u64)>, StoreError> {
@@ -306,25 +321,29 @@ impl Store for LocalStore {
     }
 
     fn receipt(&self, id: &ReceiptId) -> Result<Option<StoredReceipt>, StoreError> {
-        let served = self.shared().served();
-        served.alive()?;
-        let found = served.table.view(None).get(&keys::receipt(id.as_str()))?;
-        let Some(bytes) = found else { return Ok(None) };
-        let at = keys::ReceiptAt::decode(&bytes).map_err(|error| crate::desk::index_damaged(&error))?;
-        self.shared().read_kept(&served, at.ordinal)
+        self.steady(|shared| {
+            let served = shared.served();
+            served.alive()?;
+            let found = served.table.view(None).get(&keys::receipt(id.as_str()))?;
+            let Some(bytes) = found else { return Ok(None) };
+            let at = keys::ReceiptAt::decode(&bytes).map_err(|error| crate::desk::index_damaged(&error))?;
+            shared.read_kept(&served, at.ordinal)
+        })
     }
 
     fn receipt_of(&self, action: &ActionId) -> Result<Option<StoredReceipt>, StoreError> {
-        let served = self.shared().served();
-        served.alive()?;
-        let key = keys::action(keys::action_hash(action.as_str()));
-        let known = self.shared().resolved(&served, &key)?;
-        let receipt = known.map(|known| self.shared().read_kept(&served, known.ordinal));
-        Ok(receipt.transpose()?.flatten())
+        self.steady(|shared| {
+            let served = shared.served();
+            served.alive()?;
+            let key = keys::action(keys::action_hash(action.as_str()));
+            let known = shared.resolved(&served, &key)?;
+            let receipt = known.map(|known| shared.read_kept(&served, known.ordinal));
+            Ok(receipt.transpose()?.flatten())
+        })
     }
 
     fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        self.shared().query(query)
+        self.steady(|shared| shared.query(query))
     }
 
     fn note(&self, about: &str, body: Vec<u8>) -> Wait<u64> {
@@ -335,11 +354,11 @@ impl Store for LocalStore {
     }
 
     fn notes(&self, about: &str, from: u64, max: usize) -> Result<Vec<StoredEntry>, StoreError> {
-        self.shared().notes(about, from, max)
+        self.steady(|shared| shared.notes(about, from, max))
     }
 
     fn last_note(&self, about: &str) -> Result<Option<StoredEntry>, StoreError> {
-        self.shared().last_note(about)
+        self.steady(|shared| shared.last_note(about))
     }
 
     fn log(&self) -> Result<LogStanding, StoreError> {
@@ -347,11 +366,11 @@ impl Store for LocalStore {
     }
 
     fn log_entries(&self, from: u64, max: usize) -> Result<Vec<StoredEntry>, StoreError> {
-        self.shared().log_page(from, max)
+        self.steady(|shared| shared.log_page(from, max))
     }
 
     fn log_place(&self, receipt: &ReceiptId) -> Result<Option<u64>, StoreError> {
-        self.shared().log_place(receipt)
+        self.steady(|shared| shared.log_place(receipt))
     }
 
     fn log_frontier(&self, size: u64) -> Result<Frontier, StoreError> {
@@ -367,7 +386,7 @@ impl Store for LocalStore {
     }
 
     fn entry(&self, family: &FamilyName, key: &str) -> Result<Option<Entry>, StoreError> {
-        self.shared().read_entry(family, key)
+        self.steady(|shared| shared.read_entry(family, key))
     }
 
     fn entries(
@@ -377,7 +396,7 @@ impl Store for LocalStore {
         after: Option<&str>,
         max: usize,
     ) -> Result<EntryPage, StoreError> {
-        self.shared().read_entries(family, prefix, after, max)
+        self.steady(|shared| shared.read_entries(family, prefix, after, max))
     }
 
     fn change(&self, change: Change) -> Wait<Changed> {
@@ -389,15 +408,15 @@ impl Store for LocalStore {
     }
 
     fn letter(&self, letter: u64) -> Result<Option<StoredLetter>, StoreError> {
-        self.shared().read_letter(letter)
+        self.steady(|shared| shared.read_letter(letter))
     }
 
     fn letters(&self, topic: Option<&TopicName>, from: u64, max: usize) -> Result<LetterPage, StoreError> {
-        self.shared().read_letters(topic, from, max)
+        self.steady(|shared| shared.read_letters(topic, from, max))
     }
 
     fn letter_groups(&self, topic: Option<&TopicName>) -> Result<Vec<LetterGroup>, StoreError> {
-        self.shared().letter_groups(topic)
+        self.steady(|shared| shared.letter_groups(topic))
     }
 
     fn requeue(&self, letter: u64, event: NewEvent) -> Wait<Requeued> {
