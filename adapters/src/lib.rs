@@ -20,6 +20,7 @@ pub mod artifact;
 pub mod command;
 pub mod diagnose;
 pub mod files;
+pub mod sqlite;
 
 pub use beside::Beside;
 pub use spacepath::{Base, PathInvalid, SpacePath};
@@ -49,6 +50,7 @@ pub fn all() -> &'static [&'static dyn Tool] {
         &artifact::Get,
         &command::Run,
         &diagnose::DiagnoseError,
+        &sqlite::Query,
     ]
 }
 

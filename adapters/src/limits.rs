@@ -54,6 +54,22 @@ effectd_contracts::bounds! {
     OUTPUT_KEPT_BYTES_MAX: u64 = 67_108_864, "tools.output_kept_bytes_max", 4_096 ..= 536_870_912;
     /// Most text that a preview hands out, of all new contents together: more is for no person to read before deciding.
     PREVIEW_TEXT_BYTES_MAX: u64 = 131_072, "tools.preview_text_bytes_max", 1_024 ..= 262_144;
+    /// Largest database that is asked: all of it is read into memory.
+    SQLITE_FILE_BYTES_MAX: u64 = 33_554_432, "tools.sqlite_file_bytes_max", 65_536 ..= 268_435_456;
+    /// Memory that asking a database may take beside the database itself.
+    SQLITE_HEAP_BYTES_MAX: u64 = 33_554_432, "tools.sqlite_heap_bytes_max", 1_048_576 ..= 268_435_456;
+    /// Longest time of one question to a database.
+    SQLITE_TIME_MAX: Duration = 2_000, "tools.sqlite_time_ms_max", 10 ..= 3_500;
+    /// Longest statement.
+    SQLITE_SQL_BYTES_MAX: usize = 16_384, "tools.sqlite_sql_bytes_max", 256 ..= 524_288;
+    /// Most values for one statement.
+    SQLITE_ARGS_MAX: usize = 100, "tools.sqlite_args_max", 1 ..= 1_000;
+    /// Most rows of one answer.
+    SQLITE_ROWS_MAX: usize = 100, "tools.sqlite_rows_max", 1 ..= 100;
+    /// Longest text or bytes of one cell; of more, the beginning is handed out.
+    SQLITE_CELL_BYTES_MAX: usize = 16_384, "tools.sqlite_cell_bytes_max", 64 ..= 65_536;
+    /// Most of all cells together; rows beyond it are left out.
+    SQLITE_RESULT_BYTES_MAX: usize = 131_072, "tools.sqlite_result_bytes_max", 4_096 ..= 524_288;
     /// Longest error text that is diagnosed.
     DIAGNOSE_BYTES_MAX: usize = 65_536, "tools.diagnose_bytes_max", 256 ..= 524_288;
 }

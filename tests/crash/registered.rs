@@ -50,7 +50,7 @@ const LONG: Sample = Sample {
     ..PLAIN
 };
 
-pub(crate) static SAMPLES: [Sample; 21] = [
+pub(crate) static SAMPLES: [Sample; 22] = [
     Sample {
         tool: "files.write_text",
         params: |_| json!({ "path": "workspace/deep/note.txt", "text": "hello", "space_id": SPACE }),
@@ -193,6 +193,15 @@ pub(crate) static SAMPLES: [Sample; 21] = [
         ..PLAIN
     },
     Sample {
+        tool: "sqlite.query",
+        ready: |place| {
+            put(place, "note.txt", "hello\n");
+            std::fs::write(place.workspace().join("empty.db"), empty_database()).unwrap();
+        },
+        params: |_| json!({ "path": "workspace/empty.db", "sql": "SELECT 1", "space_id": SPACE }),
+        ..PLAIN
+    },
+    Sample {
         tool: "core.diagnose_error",
         params: |_| json!({}),
         ..PLAIN
@@ -210,6 +219,23 @@ pub(crate) static SAMPLES: [Sample; 21] = [
         ..PLAIN
     },
 ];
+
+/// The smallest database: one page, no table.
+fn empty_database() -> Vec<u8> {
+    let mut page = vec![0; 512];
+    page[..16].copy_from_slice(b"SQLite format 3\0");
+    // Pages of 512 bytes, formats 1, payload fractions, one change, one page.
+    page[16..24].copy_from_slice(&[2, 0, 1, 1, 0, 64, 32, 32]);
+    page[27] = 1;
+    page[31] = 1;
+    // Schema format 4, UTF-8, valid for the one change; then an empty leaf whose cells begin at the page's end.
+    page[47] = 4;
+    page[59] = 1;
+    page[95] = 1;
+    page[100] = 13;
+    page[105..107].copy_from_slice(&512_u16.to_be_bytes());
+    page
+}
 
 fn put(place: &Place, name: &str, text: &str) {
     std::fs::write(place.workspace().join(name), text).unwrap();

@@ -1,0 +1,554 @@
+//! `sqlite.query`: asks a database file of the space, and never changes it.
+//!
+//! The file is read whole, through the space like any other file, and SQLite works on these bytes in memory alone: it opens
+//! no path, takes no lock and replays no journal. One statement that only reads is taken; what it may call, how long it may
+//! take and what it may use is bounded, beside the sandbox that bounds all of it again.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::time::Instant;
+
+use effectd_contracts::{Code, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
+use rusqlite::config::DbConfig;
+use rusqlite::fallible_iterator::FallibleIterator;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::types::{Value as Bound, ValueRef};
+use rusqlite::{Batch, Connection, ErrorCode, MAIN_DB};
+use serde_json::{Map, Value, json};
+
+use crate::limits::{
+    SQLITE_ARGS_MAX, SQLITE_CELL_BYTES_MAX, SQLITE_FILE_BYTES_MAX, SQLITE_HEAP_BYTES_MAX,
+    SQLITE_RESULT_BYTES_MAX, SQLITE_ROWS_MAX, SQLITE_SQL_BYTES_MAX, SQLITE_TIME_MAX,
+};
+use crate::params;
+use crate::spacepath::SpacePath;
+use crate::tool::Tool;
+use crate::workspace::{FileProblem, Workspace};
+
+/// What a database file begins with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+const HEADER_BYTES: usize = 100;
+/// Where the header says how the file is to be written and read: 2 for with a write-ahead log, 1 for without.
+const FORMAT_BYTES: std::ops::Range<usize> = 18..20;
+/// Steps of SQLite's machine between two looks at the clock.
+const STEPS_PER_LOOK: i32 = 1_000;
+/// Whole numbers beyond this are handed out as text: not every reader of JSON can hold them.
+const INTEGER_MAX: i64 = (1 << 53) - 1;
+/// What a statement may ask about the database itself.
+const PRAGMAS: [&str; 8] = [
+    "data_version",
+    "foreign_key_list",
+    "index_info",
+    "index_list",
+    "table_info",
+    "table_list",
+    "table_xinfo",
+    "user_version",
+];
+
+/// Asks a database.
+#[derive(Debug, Clone, Copy)]
+pub struct Query;
+
+impl Tool for Query {
+    fn id(&self) -> &'static str {
+        "sqlite.query"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::reads(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Asks an SQLite database file of the space with one statement that only reads, and hands out at most 100 \
+                rows. Values go in with args, one for each ? of the statement.",
+            "params_schema": params::object(&["path", "sql", "space_id"], json!({
+                "path": params::path_schema(),
+                "sql": { "type": "string", "minLength": 1, "maxLength": SQLITE_SQL_BYTES_MAX.get() },
+                "args": {
+                    "type": "array",
+                    "maxItems": SQLITE_ARGS_MAX.get(),
+                    "items": { "type": ["null", "boolean", "number", "string"] },
+                },
+                "max_rows": { "type": "integer", "minimum": 1, "maximum": SQLITE_ROWS_MAX.get(), "x-public": true },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["columns", "rows", "row_count", "complete", "cells_shortened"], json!({
+                "columns": { "type": "array", "items": { "type": "string" } },
+                "rows": { "type": "array", "items": { "type": "array" } },
+                "row_count": { "type": "integer", "minimum": 0, "x-public": true },
+                "complete": { "type": "boolean", "x-public": true },
+                "cells_shortened": { "type": "integer", "minimum": 0, "x-public": true },
+            })),
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({
+            "path": "workspace/shop.db", "sql": "SELECT name FROM sqlite_schema WHERE type = ?", "args": ["table"],
+            "space_id": "shared:household",
+        })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        if params::text(params, "sql")?.contains('\0') {
+            return Err(params::invalid("sql", "a statement has no NUL in it"));
+        }
+        params::file(params, "path").map(drop)
+    }
+
+    /// Quality is 1 if all rows were handed out, half of it otherwise.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let path = params::file(&call.params, "path")?;
+        let connection = open(workspace, &path)?;
+        let found = ask(&connection, &call.params)?;
+        let quality = if found.complete { 1.0 } else { 0.5 };
+        let result = json!({
+            "columns": found.columns, "row_count": found.rows.len(), "rows": found.rows,
+            "complete": found.complete, "cells_shortened": found.shortened,
+        });
+        Ok(ToolOutput::new(result, Some(quality)))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        self.run(workspace, call)
+    }
+}
+
+/// The database in memory, bounded and read-only.
+fn open(workspace: &Workspace<'_>, path: &SpacePath) -> Result<Connection, Failure> {
+    let (mut file, stat) = workspace.open_file(path)?;
+    let bytes_max = SQLITE_FILE_BYTES_MAX.get();
+    if stat.bytes > bytes_max {
+        return Err(FileProblem::TooLarge { bytes_max }.into());
+    }
+    let mut header = [0; HEADER_BYTES];
+    let is_database = file.read_exact(&mut header).is_ok() && header.starts_with(MAGIC);
+    if !is_database {
+        return Err(failed(Code::ToolFailed, "the file is not an SQLite database"));
+    }
+    for suffix in ["-wal", "-journal"] {
+        let beside = SpacePath::parse(&format!("{path}{suffix}"));
+        let beside = beside
+            .map(|beside| workspace.stat(&beside))
+            .ok()
+            .transpose()?
+            .flatten();
+        if beside.is_some_and(|stat| stat.bytes > 0) {
+            let words = "the database has changes that are not in its file yet: close it, or have it checkpointed, first";
+            return Err(failed(Code::StateChanged, words));
+        }
+    }
+    // In memory there is no write-ahead log; with an empty one the file alone says the same.
+    header[FORMAT_BYTES].fill(1);
+    file.seek(SeekFrom::Start(HEADER_BYTES as u64))
+        .map_err(FileProblem::io("read the file"))?;
+    let length = usize::try_from(stat.bytes).unwrap_or(usize::MAX);
+    let content = header.as_slice().chain(file);
+    let mut connection = Connection::open_in_memory().map_err(problem)?;
+    bound(&connection, stat.bytes).map_err(problem)?;
+    let taken = connection.deserialize_read_exact(MAIN_DB, content, length, true);
+    taken.map_err(problem)?;
+    watch(&mut connection).map_err(problem)?;
+    Ok(connection)
+}
+
+fn bound(connection: &Connection, file_bytes: u64) -> rusqlite::Result<()> {
+    let heap = file_bytes + SQLITE_HEAP_BYTES_MAX.get();
+    connection.pragma_update_and_check(None, "hard_heap_limit", heap as i64, |_| Ok(()))?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    let limits = [
+        (Limit::SQLITE_LIMIT_LENGTH, 4 << 20),
+        (Limit::SQLITE_LIMIT_SQL_LENGTH, 1 << 20),
+        (Limit::SQLITE_LIMIT_COLUMN, 1_000),
+        (Limit::SQLITE_LIMIT_EXPR_DEPTH, 100),
+        (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 50),
+        (Limit::SQLITE_LIMIT_VDBE_OP, 250_000),
+        (Limit::SQLITE_LIMIT_FUNCTION_ARG, 32),
+        (Limit::SQLITE_LIMIT_ATTACHED, 0),
+        (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 256),
+        (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 1),
+        (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
+    ];
+    limits
+        .into_iter()
+        .try_for_each(|(limit, value)| connection.set_limit(limit, value).map(drop))
+}
+
+/// From now on only what reads is taken, and not for long.
+fn watch(connection: &mut Connection) -> rusqlite::Result<()> {
+    let until = Instant::now() + SQLITE_TIME_MAX.get();
+    connection.progress_handler(STEPS_PER_LOOK, Some(move || Instant::now() >= until))?;
+    connection.authorizer(Some(may))
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "whatever else SQLite can do, now or later, is not reading"
+)]
+fn may(context: AuthContext<'_>) -> Authorization {
+    let allowed = match context.action {
+        AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => true,
+        AuthAction::Function { function_name } => !function_name.eq_ignore_ascii_case("load_extension"),
+        AuthAction::Pragma { pragma_name, .. } => PRAGMAS
+            .iter()
+            .any(|known| pragma_name.eq_ignore_ascii_case(known)),
+        _ => false,
+    };
+    if allowed {
+        Authorization::Allow
+    } else {
+        Authorization::Deny
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    columns: Vec<String>,
+    rows: Vec<Vec<Value>>,
+    complete: bool,
+    /// Cells of which only the beginning is handed out.
+    shortened: u64,
+}
+
+fn ask(connection: &Connection, given: &Map<String, Value>) -> Result<Found, Failure> {
+    let mut statements = Batch::new(connection, params::text(given, "sql")?);
+    let first = statements.next().map_err(problem)?;
+    let mut statement = first.ok_or_else(|| params::invalid("sql", "there is no statement in it"))?;
+    if !matches!(statements.next(), Ok(None)) {
+        return Err(params::invalid("sql", "one statement at a time"));
+    }
+    // What has no columns has nothing to hand out, and does something else.
+    if !statement.readonly() || statement.column_count() == 0 {
+        return Err(params::invalid("sql", "only statements that read are taken"));
+    }
+    let args = given.get("args").and_then(Value::as_array);
+    let args: Vec<Bound> = args.into_iter().flatten().map(bound_value).collect();
+    if args.len() != statement.parameter_count() {
+        let wanted = statement.parameter_count();
+        return Err(params::invalid(
+            "args",
+            format!("the statement has {wanted} places for values"),
+        ));
+    }
+    let rows_max = params::number(given, "max_rows").and_then(|most| usize::try_from(most).ok());
+    let rows_max = rows_max.unwrap_or(usize::MAX).min(SQLITE_ROWS_MAX.get());
+    let mut found = Found {
+        columns: statement.column_names().into_iter().map(str::to_owned).collect(),
+        complete: true,
+        ..Found::default()
+    };
+    let width = found.columns.len();
+    let mut bytes = found.columns.iter().map(String::len).sum::<usize>();
+    let mut rows = statement
+        .query(rusqlite::params_from_iter(args))
+        .map_err(problem)?;
+    while let Some(row) = rows.next().map_err(problem)? {
+        let mut cells = Vec::with_capacity(width);
+        for nth in 0..width {
+            let cell = found.cell(row.get_ref(nth).map_err(problem)?);
+            bytes += cell_bytes(&cell);
+            cells.push(cell);
+        }
+        if found.rows.len() == rows_max || bytes > SQLITE_RESULT_BYTES_MAX.get() {
+            found.complete = false;
+            break;
+        }
+        found.rows.push(cells);
+    }
+    Ok(found)
+}
+
+fn bound_value(given: &Value) -> Bound {
+    match given {
+        Value::Bool(value) => Bound::Integer(i64::from(*value)),
+        Value::Number(value) => value
+            .as_i64()
+            .map_or_else(|| value.as_f64().map_or(Bound::Null, Bound::Real), Bound::Integer),
+        Value::String(value) => Bound::Text(value.clone()),
+        // The schema lets no list or object through.
+        Value::Null | Value::Array(_) | Value::Object(_) => Bound::Null,
+    }
+}
+
+impl Found {
+    fn cell(&mut self, value: ValueRef<'_>) -> Value {
+        match value {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(value) if (-INTEGER_MAX..=INTEGER_MAX).contains(&value) => json!(value),
+            ValueRef::Integer(value) => json!(value.to_string()),
+            ValueRef::Real(value) => json!(value),
+            ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => self.text(text),
+                Err(_) => self.blob(bytes),
+            },
+            ValueRef::Blob(bytes) => self.blob(bytes),
+        }
+    }
+
+    fn text(&mut self, text: &str) -> Value {
+        let most = SQLITE_CELL_BYTES_MAX.get();
+        if text.len() <= most {
+            return json!(text);
+        }
+        self.shortened += 1;
+        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+        json!(&text[..end.unwrap_or(0)])
+    }
+
+    fn blob(&mut self, bytes: &[u8]) -> Value {
+        let shown = bytes.len().min(SQLITE_CELL_BYTES_MAX.get() / 2);
+        self.shortened += u64::from(shown < bytes.len());
+        json!({ "bytes": bytes.len(), "hex": effectd_contracts::digest::hex(&bytes[..shown]) })
+    }
+}
+
+/// About what a cell takes in the answer.
+fn cell_bytes(cell: &Value) -> usize {
+    match cell {
+        Value::String(text) => text.len() + 3,
+        Value::Object(blob) => blob.get("hex").and_then(Value::as_str).map_or(0, str::len) + 32,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => 16,
+    }
+}
+
+fn failed(code: Code, words: &str) -> Failure {
+    Failure::new(code, Phase::Dispatch, words)
+}
+
+/// What SQLite says, in words that quote nothing of the statement and nothing of the data.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "SQLite has more errors than a tool has words"
+)]
+fn problem(error: rusqlite::Error) -> Failure {
+    let (said, at) = match &error {
+        rusqlite::Error::SqlInputError { msg, offset, .. } => (Some(msg), format!(", at byte {offset}")),
+        rusqlite::Error::SqliteFailure(failure, said)
+            if failure.extended_code == rusqlite::ffi::SQLITE_ERROR =>
+        {
+            (said.as_ref(), String::new())
+        }
+        _ => (None, String::new()),
+    };
+    if let Some(said) = said {
+        let kinds = ["no such table", "no such column", "no such function"];
+        let kind = kinds.into_iter().find(|kind| said.starts_with(kind));
+        let kind = kind.unwrap_or("not something that SQLite understands or can do");
+        let words = format!("{kind}{at}; SELECT sql FROM sqlite_schema tells what is there");
+        return params::invalid("sql", words);
+    }
+    let (code, words) = match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => (
+            Code::TimedOut,
+            "the statement took too long and was stopped; ask for less, or by an index",
+        ),
+        Some(ErrorCode::OutOfMemory) => (
+            Code::MemoryLimit,
+            "the statement needs more memory than it may have; sort or join less at once",
+        ),
+        Some(ErrorCode::TooBig) => (Code::OutputLimit, "a value is larger than this tool handles"),
+        Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) => {
+            return params::invalid("sql", "only statements that read this one database are taken");
+        }
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            (Code::ToolFailed, "the database is damaged, encrypted or not one")
+        }
+        _ => (Code::ToolFailed, "SQLite could not carry out the statement"),
+    };
+    failed(code, words)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+
+    fn shop(place: &Place, name: &str) {
+        std::fs::create_dir_all(place.path("")).unwrap();
+        let connection = Connection::open(place.path(name)).unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE goods(name TEXT, price REAL, count INTEGER, picture BLOB);
+                 INSERT INTO goods VALUES ('apple', 0.5, 3, x'ff00'), ('pear', NULL, 9007199254740993, NULL);
+                 CREATE TABLE many AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 500) SELECT x FROM n;
+                 CREATE VIEW dear AS SELECT name FROM goods WHERE price > 0.1;",
+            )
+            .unwrap();
+    }
+
+    fn ask(place: &Place, sql: &str) -> Result<Value, Failure> {
+        let params = json!({ "path": "workspace/shop.db", "sql": sql });
+        place.run(&Query, params).map(|output| output.result)
+    }
+
+    #[test]
+    fn rows_come_with_their_columns_and_values_of_every_kind() {
+        let place = Place::new();
+        shop(&place, "shop.db");
+        let before = place.get("shop.db");
+        let all = ask(&place, "SELECT * FROM goods ORDER BY name;").unwrap();
+        assert_eq!(all["columns"], json!(["name", "price", "count", "picture"]));
+        assert_eq!(
+            all["rows"],
+            json!([
+                ["apple", 0.5, 3, { "bytes": 2, "hex": "ff00" }],
+                ["pear", null, "9007199254740993", null]
+            ])
+        );
+        assert_eq!((&all["row_count"], &all["complete"]), (&json!(2), &json!(true)));
+        let params = json!({
+            "path": "workspace/shop.db", "sql": "SELECT name FROM dear WHERE name = ? OR ?", "args": ["apple", false],
+        });
+        let one = place.run(&Query, params).unwrap().result;
+        assert_eq!(one["rows"], json!([["apple"]]));
+        assert_eq!(
+            ask(&place, "SELECT name FROM pragma_table_info('goods')").unwrap()["row_count"],
+            4
+        );
+        assert_eq!(place.get("shop.db"), before);
+        assert_eq!(place.names(), vec!["shop.db"]);
+    }
+
+    #[test]
+    fn at_most_a_hundred_rows_and_long_cells_are_cut_and_counted() {
+        let place = Place::new();
+        shop(&place, "shop.db");
+        let many = ask(&place, "SELECT x FROM many").unwrap();
+        assert_eq!(
+            (&many["row_count"], &many["complete"]),
+            (&json!(100), &json!(false))
+        );
+        let exactly = ask(&place, "SELECT x FROM many LIMIT 100").unwrap();
+        assert_eq!(
+            (&exactly["row_count"], &exactly["complete"]),
+            (&json!(100), &json!(true))
+        );
+        let long = ask(&place, "SELECT printf('%.*c', 100000, 'ä'), zeroblob(100000)").unwrap();
+        assert_eq!(
+            (&long["cells_shortened"], &long["row_count"]),
+            (&json!(2), &json!(1))
+        );
+        let wide = ask(&place, "SELECT printf('%.*c', 16000, 'x') FROM many").unwrap();
+        assert!(wide["row_count"].as_u64().unwrap() < 100, "all of it is bounded");
+        assert_eq!(wide["complete"], false);
+        assert!(serde_json::to_vec(&wide).unwrap().len() < 2 * SQLITE_RESULT_BYTES_MAX.get());
+    }
+
+    #[test]
+    fn whatever_does_not_only_read_is_refused_and_the_file_stays() {
+        let place = Place::new();
+        shop(&place, "shop.db");
+        let before = place.get("shop.db");
+        for sql in [
+            "INSERT INTO goods(name) VALUES ('x')",
+            "UPDATE goods SET name = 'x'",
+            "DELETE FROM goods",
+            "DROP TABLE goods",
+            "CREATE TABLE t(x)",
+            "CREATE TEMP TABLE t(x)",
+            "ATTACH '/etc/passwd' AS other",
+            "ATTACH ':memory:' AS other",
+            "DETACH main",
+            "VACUUM INTO '/tmp/copy'",
+            "VACUUM",
+            "REINDEX",
+            "ANALYZE",
+            "PRAGMA journal_mode = wal",
+            "PRAGMA hard_heap_limit = 0",
+            "PRAGMA temp_store_directory = '/'",
+            "BEGIN",
+            "SELECT load_extension('/lib/x.so')",
+            "SELECT 1; SELECT 2",
+            "SELECT 1; DROP TABLE goods",
+            "SELECT nothing FROM goods",
+            "SELECT * FROM nowhere",
+            "SELECT mystery(1)",
+            "SELECT ?",
+            "nonsense",
+            "  -- nothing",
+        ] {
+            let refused = ask(&place, sql).expect_err(sql);
+            assert_eq!(refused.code, Code::ParamsInvalid, "{sql}: {}", refused.message);
+            let quoted = ["nowhere", "nothing FROM", "mystery", "passwd"];
+            assert!(
+                quoted.iter().all(|word| !refused.message.contains(word)),
+                "{}",
+                refused.message
+            );
+        }
+        assert_eq!(place.get("shop.db"), before);
+        assert_eq!(place.names(), vec!["shop.db"]);
+    }
+
+    #[test]
+    fn time_and_memory_are_bounded() {
+        let place = Place::new();
+        shop(&place, "shop.db");
+        let endless =
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n";
+        assert_eq!(ask(&place, endless).unwrap_err().code, Code::TimedOut);
+        let long = ask(&place, "SELECT hex(zeroblob(3000000))").unwrap_err();
+        assert_eq!(long.code, Code::OutputLimit);
+        let sorted = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 200) \
+            SELECT x FROM n ORDER BY randomblob(500000)";
+        assert_eq!(ask(&place, sorted).unwrap_err().code, Code::MemoryLimit);
+    }
+
+    #[test]
+    fn what_is_no_database_or_not_all_of_it_is_said() {
+        let place = Place::new();
+        let code = |place: &Place| ask(place, "SELECT * FROM goods").unwrap_err().code;
+        assert_eq!(code(&place), Code::FileNotFound);
+        place.put("shop.db", b"not a database, however long it may be");
+        assert_eq!(code(&place), Code::ToolFailed);
+        place.put("shop.db", b"");
+        assert_eq!(code(&place), Code::ToolFailed);
+        std::fs::remove_file(place.path("shop.db")).unwrap();
+        shop(&place, "shop.db");
+        let whole = place.get("shop.db").unwrap();
+        place.put("shop.db", &whole[..whole.len() / 2]);
+        assert_eq!(code(&place), Code::ToolFailed);
+        let mut changed = whole.clone();
+        changed[200..4_000].fill(0xa5);
+        place.put("shop.db", &changed);
+        assert_eq!(code(&place), Code::ToolFailed);
+        place.put("shop.db", &whole);
+        place.put("shop.db-wal", b"something");
+        assert_eq!(code(&place), Code::StateChanged);
+        std::fs::remove_file(place.path("shop.db-wal")).unwrap();
+        assert!(ask(&place, "SELECT * FROM goods").is_ok());
+    }
+
+    #[test]
+    fn a_database_with_an_empty_write_ahead_log_is_read() {
+        let place = Place::new();
+        shop(&place, "shop.db");
+        let connection = Connection::open(place.path("shop.db")).unwrap();
+        connection.pragma_update(None, "journal_mode", "wal").unwrap();
+        connection
+            .execute("INSERT INTO goods(name) VALUES ('plum')", [])
+            .unwrap();
+        assert_eq!(
+            ask(&place, "SELECT * FROM goods").unwrap_err().code,
+            Code::StateChanged
+        );
+        // The last one that closes it writes the log into the file.
+        connection.close().unwrap();
+        assert_eq!(ask(&place, "SELECT * FROM goods").unwrap()["row_count"], 3);
+    }
+
+    #[test]
+    fn too_large_a_file_is_refused_before_it_is_read() {
+        let place = Place::new();
+        place.put("shop.db", MAGIC);
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(place.path("shop.db"))
+            .unwrap();
+        file.set_len(SQLITE_FILE_BYTES_MAX.get() + 1).unwrap();
+        assert_eq!(ask(&place, "SELECT 1").unwrap_err().code, Code::FileLimit);
+    }
+}
