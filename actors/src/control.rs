@@ -134,14 +134,15 @@ impl Control {
             weights: settings.weights.clone(),
         };
         let uncounted = metrics.sessions_uncounted.clone();
+        let places = Turns::new(places);
         Self {
             breakers,
             rates: Rates::new(settings.rates, clock),
             sessions: Sessions::new(store, clock, settings.session_actions_max, uncounted),
             budgets: Budgets::new(settings.budgets, store, clock),
-            places: Turns::new(places),
+            starts: Turns::among(starts, &places),
+            places,
             tools: tools.clone(),
-            starts: Turns::new(starts),
             lines: Lines::default(),
             surplus: Surplus::default(),
             admission_wait_max: settings.admission_wait_max,

@@ -14,6 +14,7 @@ mod shared;
 mod at_length;
 mod bad_input;
 mod done_again;
+mod embedder;
 mod first_use;
 mod held;
 mod in_the_sandbox;

@@ -37,6 +37,8 @@ pub struct Turns(Arc<Inner>);
 
 struct Inner {
     rules: Rules,
+    /// Who is there at all: each of those subjects leaves room for the others, even while they do not wait here.
+    crowd: Option<Turns>,
     state: Mutex<State>,
 }
 
@@ -105,8 +107,27 @@ impl Turns {
     pub fn new(rules: Rules) -> Self {
         Self(Arc::new(Inner {
             rules,
+            crowd: None,
             state: Mutex::default(),
         }))
+    }
+
+    /// The same, shared by the subjects that hold or want a place of another kind: while there are several, none takes more
+    /// than its part, so that whoever comes finds room at once and does not wait for what another has begun.
+    pub fn among(rules: Rules, crowd: &Turns) -> Self {
+        Self(Arc::new(Inner {
+            rules,
+            crowd: Some(crowd.clone()),
+            state: Mutex::default(),
+        }))
+    }
+
+    /// How many places one subject may hold now.
+    fn subject_max(&self) -> usize {
+        let rules = &self.0.rules;
+        let subjects = self.0.crowd.as_ref().map_or(1, |crowd| crowd.lock().lanes.len());
+        let part = rules.places / subjects.max(1);
+        rules.subject_max.min(part.max(1))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -174,7 +195,7 @@ impl Turns {
 
     /// Gives out what is free.
     fn give(&self, state: &mut State) {
-        let rules = &self.0.rules;
+        let (rules, subject_max) = (&self.0.rules, self.subject_max());
         let mut passed_over = 0;
         while state.taken < rules.places && passed_over < state.round.len() {
             let Some(subject) = state.round.pop_front() else {
@@ -185,7 +206,7 @@ impl Turns {
                 continue;
             };
             let tool_is_free = |waiter: &Waiter| tools.get(&waiter.tool).is_none_or(|n| *n < rules.tool_max);
-            let next = if lane.taken < rules.subject_max {
+            let next = if lane.taken < subject_max {
                 lane.waiting.iter().take(LOOK_PAST_MAX).position(tool_is_free)
             } else {
                 None
@@ -320,6 +341,35 @@ impl Drop for Turn {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn who_is_there_finds_room_though_another_floods() {
+        let (flooder, other, tool) = (
+            SubjectId::new("agent://flooder").unwrap(),
+            SubjectId::new("agent://other").unwrap(),
+            ToolId::new("a.tool").unwrap(),
+        );
+        let places = Turns::new(rules(100));
+        let starts = Turns::among(rules(2), &places);
+        let place = |subject| places.stand_bounded(subject, &tool, None).try_recv().unwrap();
+        let mut start = |subject| starts.stand_bounded(subject, &tool, None);
+        let _of_flooder = place(&flooder);
+        let mut flood: Vec<_> = (0..10).map(|_| start(&flooder)).collect();
+        let mut held: VecDeque<Turn> = flood.iter_mut().filter_map(|turn| turn.try_recv().ok()).collect();
+        assert_eq!(held.len(), 2, "alone it may have all");
+        // While the other is on its way, even before it wants to start, one place is left for it.
+        let of_other = place(&other);
+        held.pop_front();
+        assert!(flood.iter_mut().all(|turn| turn.try_recv().is_err()));
+        let started = start(&other).try_recv().unwrap();
+        held.pop_front();
+        held.extend(flood.iter_mut().filter_map(|turn| turn.try_recv().ok()));
+        assert_eq!(held.len(), 1, "and the flood goes on with its part");
+        drop((started, of_other));
+        held.pop_front();
+        held.extend(flood.iter_mut().filter_map(|turn| turn.try_recv().ok()));
+        assert_eq!(held.len(), 2);
+    }
 
     fn rules(places: usize) -> Rules {
         Rules {

@@ -1,0 +1,76 @@
+//! A program of somebody else's that has effectd inside, with a tool of its own: `examples/tools`, as its page tells it.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::harness::*;
+
+/// The example, which `cargo test` builds beside the tests.
+fn example() -> PathBuf {
+    let program = PathBuf::from(program()).with_file_name("examples").join("tools");
+    assert!(
+        program.is_file(),
+        "not there: `cargo build --example tools` makes {}",
+        program.display()
+    );
+    program
+}
+
+/// The lines of the page's one block, for a shell.
+fn page() -> String {
+    let page = std::fs::read_to_string(root().join("examples/tools/README.md")).unwrap();
+    let (_, block) = page.split_once("```sh\n").unwrap();
+    block.split_once("```").unwrap().0.to_owned()
+}
+
+fn shell(place: &Place, script: &str) -> (i32, String, String) {
+    let ran = Command::new("sh")
+        .args(["-euc", script])
+        .current_dir(place.path(""))
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("E", example())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        ran.status.code().unwrap_or(-1),
+        text(ran.stdout),
+        text(ran.stderr),
+    )
+}
+
+#[test]
+fn a_tool_of_ones_own_is_gated_confined_receipted_and_undone_like_any_other() {
+    let place = Place::new();
+    let (code, _, told) = shell(&place, &page());
+    assert_eq!(code, 0, "{told}");
+    let fruit = || std::fs::read_to_string(place.note("fruit.txt")).unwrap();
+    assert_eq!(fruit(), "apple\npear\n");
+    let (_, receipts, _) = shell(&place, "$E receipts list -o jsonl");
+    let receipt: serde_json::Value = serde_json::from_str(receipts.lines().next().unwrap()).unwrap();
+    assert_eq!(receipt["tool_id"], "text.sort_lines");
+    assert_eq!(receipt["status"], "ok");
+    let id = receipt["receipt_id"].as_str().unwrap();
+    let (code, _, told) = shell(&place, &format!("$E undo {id}"));
+    assert_eq!((code, fruit().as_str()), (0, "pear\napple\npear\n"), "{told}");
+}
+
+#[test]
+fn without_a_consent_it_is_refused_and_the_tools_of_effectd_keep_their_names() {
+    let place = Place::new();
+    let script: Vec<String> = page().lines().map(str::to_owned).collect();
+    let without: Vec<&str> = script
+        .iter()
+        .map(String::as_str)
+        .filter(|line| !line.contains("grant-consent"))
+        .collect();
+    assert_eq!(without.len() + 1, script.len());
+    let (code, _, told) = shell(&place, &without.join("\n"));
+    assert_eq!(code, 3, "{told}");
+    let fruit = std::fs::read_to_string(place.note("fruit.txt")).unwrap();
+    assert_eq!(fruit, "pear\napple\npear\n");
+    let (_, listed, _) = shell(&place, "$E tools list -o jsonl");
+    let own = listed.lines().filter(|line| line.contains("text.sort_lines"));
+    assert_eq!((own.count(), listed.contains("files.write_text")), (1, true));
+}
