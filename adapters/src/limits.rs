@@ -55,9 +55,9 @@ effectd_contracts::bounds! {
     /// Most text that a preview hands out, of all new contents together: more is for no person to read before deciding.
     PREVIEW_TEXT_BYTES_MAX: u64 = 131_072, "tools.preview_text_bytes_max", 1_024 ..= 262_144;
     /// Largest database that is asked: all of it is read into memory.
-    SQLITE_FILE_BYTES_MAX: u64 = 33_554_432, "tools.sqlite_file_bytes_max", 65_536 ..= 268_435_456;
+    SQLITE_FILE_BYTES_MAX: u64 = 33_554_432, "tools.sqlite_file_bytes_max", 65_536 ..= 67_108_864;
     /// Memory that asking a database may take beside the database itself.
-    SQLITE_HEAP_BYTES_MAX: u64 = 33_554_432, "tools.sqlite_heap_bytes_max", 1_048_576 ..= 268_435_456;
+    SQLITE_HEAP_BYTES_MAX: u64 = 33_554_432, "tools.sqlite_heap_bytes_max", 1_048_576 ..= 67_108_864;
     /// Longest time of one question to a database.
     SQLITE_TIME_MAX: Duration = 2_000, "tools.sqlite_time_ms_max", 10 ..= 3_500;
     /// Longest statement.

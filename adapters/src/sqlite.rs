@@ -4,7 +4,12 @@
 //! no path, takes no lock and replays no journal. One statement that only reads is taken; what it may call, how long it may
 //! take and what it may use is bounded, beside the sandbox that bounds all of it again.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use effectd_contracts::{Code, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
@@ -23,17 +28,20 @@ use crate::limits::{
 use crate::params;
 use crate::spacepath::SpacePath;
 use crate::tool::Tool;
-use crate::workspace::{FileProblem, Workspace};
+use crate::workspace::{FileKind, FileProblem, Stat, Workspace};
 
 /// What a database file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 const HEADER_BYTES: usize = 100;
+/// What the journal of a change that is not over begins with.
+const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 /// Where the header says how the file is to be written and read: 2 for with a write-ahead log, 1 for without.
 const FORMAT_BYTES: std::ops::Range<usize> = 18..20;
 /// Steps of SQLite's machine between two looks at the clock.
 const STEPS_PER_LOOK: i32 = 1_000;
 /// Whole numbers beyond this are handed out as text: not every reader of JSON can hold them.
 const INTEGER_MAX: i64 = (1 << 53) - 1;
+const NO_TEXT: &str = "names of tables or columns in this database are no text in UTF-8";
 /// What a statement may ask about the database itself.
 const PRAGMAS: [&str; 8] = [
     "data_version",
@@ -99,8 +107,10 @@ impl Tool for Query {
     /// Quality is 1 if all rows were handed out, half of it otherwise.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         let path = params::file(&call.params, "path")?;
-        let connection = open(workspace, &path)?;
-        let found = ask(&connection, &call.params)?;
+        let (connection, denied) = open(workspace, &path)?;
+        // Names in a database may be no text, which the crate between us and SQLite answers with a panic.
+        let asked = catch_unwind(AssertUnwindSafe(|| ask(&connection, &denied, &call.params)));
+        let found = asked.unwrap_or_else(|_| Err(failed(Code::ToolFailed, NO_TEXT)))?;
         let quality = if found.complete { 1.0 } else { 0.5 };
         let result = json!({
             "columns": found.columns, "row_count": found.rows.len(), "rows": found.rows,
@@ -115,41 +125,72 @@ impl Tool for Query {
 }
 
 /// The database in memory, bounded and read-only.
-fn open(workspace: &Workspace<'_>, path: &SpacePath) -> Result<Connection, Failure> {
-    let (mut file, stat) = workspace.open_file(path)?;
+fn open(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(Connection, Arc<AtomicBool>), Failure> {
+    let (file, stat) = workspace.open_file(path)?;
     let bytes_max = SQLITE_FILE_BYTES_MAX.get();
     if stat.bytes > bytes_max {
         return Err(FileProblem::TooLarge { bytes_max }.into());
     }
     let mut header = [0; HEADER_BYTES];
-    let is_database = file.read_exact(&mut header).is_ok() && header.starts_with(MAGIC);
+    let is_database = (&file).read_exact(&mut header).is_ok() && header.starts_with(MAGIC);
     if !is_database {
         return Err(failed(Code::ToolFailed, "the file is not an SQLite database"));
     }
-    for suffix in ["-wal", "-journal"] {
-        let beside = SpacePath::parse(&format!("{path}{suffix}"));
-        let beside = beside
-            .map(|beside| workspace.stat(&beside))
-            .ok()
-            .transpose()?
-            .flatten();
-        if beside.is_some_and(|stat| stat.bytes > 0) {
-            let words = "the database has changes that are not in its file yet: close it, or have it checkpointed, first";
-            return Err(failed(Code::StateChanged, words));
-        }
-    }
+    let before = moment(&file)?;
+    all_in_one_file(workspace, path)?;
     // In memory there is no write-ahead log; with an empty one the file alone says the same.
     header[FORMAT_BYTES].fill(1);
-    file.seek(SeekFrom::Start(HEADER_BYTES as u64))
-        .map_err(FileProblem::io("read the file"))?;
     let length = usize::try_from(stat.bytes).unwrap_or(usize::MAX);
-    let content = header.as_slice().chain(file);
     let mut connection = Connection::open_in_memory().map_err(problem)?;
     bound(&connection, stat.bytes).map_err(problem)?;
-    let taken = connection.deserialize_read_exact(MAIN_DB, content, length, true);
+    let taken = connection.deserialize_read_exact(MAIN_DB, header.as_slice().chain(&file), length, true);
     taken.map_err(problem)?;
-    watch(&mut connection).map_err(problem)?;
-    Ok(connection)
+    // Nobody is kept from writing meanwhile; what was read then may be half of one state and half of another.
+    if moment(&file)? != before {
+        return Err(FileProblem::Changed.into());
+    }
+    all_in_one_file(workspace, path)?;
+    let denied = watch(&mut connection).map_err(problem)?;
+    Ok((connection, denied))
+}
+
+/// What changes with whatever is written to a file: its size and times, and SQLite's own count of changes.
+fn moment(file: &File) -> Result<impl PartialEq + use<>, Failure> {
+    let read = || -> std::io::Result<_> {
+        let mut header = [0; HEADER_BYTES];
+        file.read_exact_at(&mut header, 0)?;
+        let stat = file.metadata()?;
+        let times = [stat.mtime(), stat.mtime_nsec(), stat.ctime(), stat.ctime_nsec()];
+        Ok((header, stat.size(), times))
+    };
+    read().map_err(|error| FileProblem::io("read the file")(error).into())
+}
+
+/// Refuses a database of which a part lies beside its file: in a write-ahead log, or in the journal of a change that is not
+/// over. A journal that is over and kept for the next has lost its mark.
+fn all_in_one_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(), Failure> {
+    let beside = |suffix: &str| -> Result<_, Failure> {
+        let Ok(path) = SpacePath::parse(&format!("{path}{suffix}")) else {
+            return Ok(None);
+        };
+        Ok(workspace.stat(&path)?.map(|stat| (path, stat)))
+    };
+    let is_there = |stat: &Stat| stat.kind != FileKind::File || stat.bytes > 0;
+    let wal = beside("-wal")?.is_some_and(|(_, stat)| is_there(&stat));
+    let journal = match beside("-journal")? {
+        Some((path, stat)) if stat.kind == FileKind::File => {
+            let begins = workspace.read_piece(&path, 0, JOURNAL_MAGIC.len() as u64)?;
+            begins.bytes == JOURNAL_MAGIC
+        }
+        Some((_, stat)) => is_there(&stat),
+        None => false,
+    };
+    if wal || journal {
+        let words =
+            "the database has changes that are not in its file yet: close it, or have it checkpointed, first";
+        return Err(failed(Code::StateChanged, words));
+    }
+    Ok(())
 }
 
 fn bound(connection: &Connection, file_bytes: u64) -> rusqlite::Result<()> {
@@ -176,30 +217,34 @@ fn bound(connection: &Connection, file_bytes: u64) -> rusqlite::Result<()> {
         .try_for_each(|(limit, value)| connection.set_limit(limit, value).map(drop))
 }
 
-/// From now on only what reads is taken, and not for long.
-fn watch(connection: &mut Connection) -> rusqlite::Result<()> {
+/// From now on only what reads is taken, and not for long. Tells whether anything was denied.
+fn watch(connection: &mut Connection) -> rusqlite::Result<Arc<AtomicBool>> {
     let until = Instant::now() + SQLITE_TIME_MAX.get();
     connection.progress_handler(STEPS_PER_LOOK, Some(move || Instant::now() >= until))?;
-    connection.authorizer(Some(may))
+    let denied = Arc::new(AtomicBool::new(false));
+    let told = denied.clone();
+    connection.authorizer(Some(move |context: AuthContext<'_>| {
+        if may(context) {
+            return Authorization::Allow;
+        }
+        told.store(true, Ordering::Relaxed);
+        Authorization::Deny
+    }))?;
+    Ok(denied)
 }
 
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "whatever else SQLite can do, now or later, is not reading"
 )]
-fn may(context: AuthContext<'_>) -> Authorization {
-    let allowed = match context.action {
+fn may(context: AuthContext<'_>) -> bool {
+    match context.action {
         AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => true,
         AuthAction::Function { function_name } => !function_name.eq_ignore_ascii_case("load_extension"),
         AuthAction::Pragma { pragma_name, .. } => PRAGMAS
             .iter()
             .any(|known| pragma_name.eq_ignore_ascii_case(known)),
         _ => false,
-    };
-    if allowed {
-        Authorization::Allow
-    } else {
-        Authorization::Deny
     }
 }
 
@@ -212,9 +257,16 @@ struct Found {
     shortened: u64,
 }
 
-fn ask(connection: &Connection, given: &Map<String, Value>) -> Result<Found, Failure> {
+fn ask(connection: &Connection, denied: &AtomicBool, given: &Map<String, Value>) -> Result<Found, Failure> {
     let mut statements = Batch::new(connection, params::text(given, "sql")?);
-    let first = statements.next().map_err(problem)?;
+    let first = statements.next().map_err(|error| {
+        // Denied, and not by us: asking us was what met a name that is no text.
+        let is_denied = error.sqlite_error_code() == Some(ErrorCode::AuthorizationForStatementDenied);
+        if is_denied && !denied.load(Ordering::Relaxed) {
+            return failed(Code::ToolFailed, NO_TEXT);
+        }
+        problem(error)
+    })?;
     let mut statement = first.ok_or_else(|| params::invalid("sql", "there is no statement in it"))?;
     if !matches!(statements.next(), Ok(None)) {
         return Err(params::invalid("sql", "one statement at a time"));
@@ -245,6 +297,7 @@ fn ask(connection: &Connection, given: &Map<String, Value>) -> Result<Found, Fai
         .query(rusqlite::params_from_iter(args))
         .map_err(problem)?;
     while let Some(row) = rows.next().map_err(problem)? {
+        let shortened = found.shortened;
         let mut cells = Vec::with_capacity(width);
         for nth in 0..width {
             let cell = found.cell(row.get_ref(nth).map_err(problem)?);
@@ -252,7 +305,7 @@ fn ask(connection: &Connection, given: &Map<String, Value>) -> Result<Found, Fai
             cells.push(cell);
         }
         if found.rows.len() == rows_max || bytes > SQLITE_RESULT_BYTES_MAX.get() {
-            found.complete = false;
+            (found.complete, found.shortened) = (false, shortened);
             break;
         }
         found.rows.push(cells);
@@ -278,7 +331,8 @@ impl Found {
             ValueRef::Null => Value::Null,
             ValueRef::Integer(value) if (-INTEGER_MAX..=INTEGER_MAX).contains(&value) => json!(value),
             ValueRef::Integer(value) => json!(value.to_string()),
-            ValueRef::Real(value) => json!(value),
+            ValueRef::Real(value) if value.is_finite() => json!(value),
+            ValueRef::Real(value) => json!(if value > 0.0 { "Infinity" } else { "-Infinity" }),
             ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => self.text(text),
                 Err(_) => self.blob(bytes),
@@ -361,194 +415,4 @@ fn problem(error: rusqlite::Error) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::testing::Place;
-
-    fn shop(place: &Place, name: &str) {
-        std::fs::create_dir_all(place.path("")).unwrap();
-        let connection = Connection::open(place.path(name)).unwrap();
-        connection
-            .execute_batch(
-                "CREATE TABLE goods(name TEXT, price REAL, count INTEGER, picture BLOB);
-                 INSERT INTO goods VALUES ('apple', 0.5, 3, x'ff00'), ('pear', NULL, 9007199254740993, NULL);
-                 CREATE TABLE many AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 500) SELECT x FROM n;
-                 CREATE VIEW dear AS SELECT name FROM goods WHERE price > 0.1;",
-            )
-            .unwrap();
-    }
-
-    fn ask(place: &Place, sql: &str) -> Result<Value, Failure> {
-        let params = json!({ "path": "workspace/shop.db", "sql": sql });
-        place.run(&Query, params).map(|output| output.result)
-    }
-
-    #[test]
-    fn rows_come_with_their_columns_and_values_of_every_kind() {
-        let place = Place::new();
-        shop(&place, "shop.db");
-        let before = place.get("shop.db");
-        let all = ask(&place, "SELECT * FROM goods ORDER BY name;").unwrap();
-        assert_eq!(all["columns"], json!(["name", "price", "count", "picture"]));
-        assert_eq!(
-            all["rows"],
-            json!([
-                ["apple", 0.5, 3, { "bytes": 2, "hex": "ff00" }],
-                ["pear", null, "9007199254740993", null]
-            ])
-        );
-        assert_eq!((&all["row_count"], &all["complete"]), (&json!(2), &json!(true)));
-        let params = json!({
-            "path": "workspace/shop.db", "sql": "SELECT name FROM dear WHERE name = ? OR ?", "args": ["apple", false],
-        });
-        let one = place.run(&Query, params).unwrap().result;
-        assert_eq!(one["rows"], json!([["apple"]]));
-        assert_eq!(
-            ask(&place, "SELECT name FROM pragma_table_info('goods')").unwrap()["row_count"],
-            4
-        );
-        assert_eq!(place.get("shop.db"), before);
-        assert_eq!(place.names(), vec!["shop.db"]);
-    }
-
-    #[test]
-    fn at_most_a_hundred_rows_and_long_cells_are_cut_and_counted() {
-        let place = Place::new();
-        shop(&place, "shop.db");
-        let many = ask(&place, "SELECT x FROM many").unwrap();
-        assert_eq!(
-            (&many["row_count"], &many["complete"]),
-            (&json!(100), &json!(false))
-        );
-        let exactly = ask(&place, "SELECT x FROM many LIMIT 100").unwrap();
-        assert_eq!(
-            (&exactly["row_count"], &exactly["complete"]),
-            (&json!(100), &json!(true))
-        );
-        let long = ask(&place, "SELECT printf('%.*c', 100000, 'ä'), zeroblob(100000)").unwrap();
-        assert_eq!(
-            (&long["cells_shortened"], &long["row_count"]),
-            (&json!(2), &json!(1))
-        );
-        let wide = ask(&place, "SELECT printf('%.*c', 16000, 'x') FROM many").unwrap();
-        assert!(wide["row_count"].as_u64().unwrap() < 100, "all of it is bounded");
-        assert_eq!(wide["complete"], false);
-        assert!(serde_json::to_vec(&wide).unwrap().len() < 2 * SQLITE_RESULT_BYTES_MAX.get());
-    }
-
-    #[test]
-    fn whatever_does_not_only_read_is_refused_and_the_file_stays() {
-        let place = Place::new();
-        shop(&place, "shop.db");
-        let before = place.get("shop.db");
-        for sql in [
-            "INSERT INTO goods(name) VALUES ('x')",
-            "UPDATE goods SET name = 'x'",
-            "DELETE FROM goods",
-            "DROP TABLE goods",
-            "CREATE TABLE t(x)",
-            "CREATE TEMP TABLE t(x)",
-            "ATTACH '/etc/passwd' AS other",
-            "ATTACH ':memory:' AS other",
-            "DETACH main",
-            "VACUUM INTO '/tmp/copy'",
-            "VACUUM",
-            "REINDEX",
-            "ANALYZE",
-            "PRAGMA journal_mode = wal",
-            "PRAGMA hard_heap_limit = 0",
-            "PRAGMA temp_store_directory = '/'",
-            "BEGIN",
-            "SELECT load_extension('/lib/x.so')",
-            "SELECT 1; SELECT 2",
-            "SELECT 1; DROP TABLE goods",
-            "SELECT nothing FROM goods",
-            "SELECT * FROM nowhere",
-            "SELECT mystery(1)",
-            "SELECT ?",
-            "nonsense",
-            "  -- nothing",
-        ] {
-            let refused = ask(&place, sql).expect_err(sql);
-            assert_eq!(refused.code, Code::ParamsInvalid, "{sql}: {}", refused.message);
-            let quoted = ["nowhere", "nothing FROM", "mystery", "passwd"];
-            assert!(
-                quoted.iter().all(|word| !refused.message.contains(word)),
-                "{}",
-                refused.message
-            );
-        }
-        assert_eq!(place.get("shop.db"), before);
-        assert_eq!(place.names(), vec!["shop.db"]);
-    }
-
-    #[test]
-    fn time_and_memory_are_bounded() {
-        let place = Place::new();
-        shop(&place, "shop.db");
-        let endless =
-            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n";
-        assert_eq!(ask(&place, endless).unwrap_err().code, Code::TimedOut);
-        let long = ask(&place, "SELECT hex(zeroblob(3000000))").unwrap_err();
-        assert_eq!(long.code, Code::OutputLimit);
-        let sorted = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 200) \
-            SELECT x FROM n ORDER BY randomblob(500000)";
-        assert_eq!(ask(&place, sorted).unwrap_err().code, Code::MemoryLimit);
-    }
-
-    #[test]
-    fn what_is_no_database_or_not_all_of_it_is_said() {
-        let place = Place::new();
-        let code = |place: &Place| ask(place, "SELECT * FROM goods").unwrap_err().code;
-        assert_eq!(code(&place), Code::FileNotFound);
-        place.put("shop.db", b"not a database, however long it may be");
-        assert_eq!(code(&place), Code::ToolFailed);
-        place.put("shop.db", b"");
-        assert_eq!(code(&place), Code::ToolFailed);
-        std::fs::remove_file(place.path("shop.db")).unwrap();
-        shop(&place, "shop.db");
-        let whole = place.get("shop.db").unwrap();
-        place.put("shop.db", &whole[..whole.len() / 2]);
-        assert_eq!(code(&place), Code::ToolFailed);
-        let mut changed = whole.clone();
-        changed[200..4_000].fill(0xa5);
-        place.put("shop.db", &changed);
-        assert_eq!(code(&place), Code::ToolFailed);
-        place.put("shop.db", &whole);
-        place.put("shop.db-wal", b"something");
-        assert_eq!(code(&place), Code::StateChanged);
-        std::fs::remove_file(place.path("shop.db-wal")).unwrap();
-        assert!(ask(&place, "SELECT * FROM goods").is_ok());
-    }
-
-    #[test]
-    fn a_database_with_an_empty_write_ahead_log_is_read() {
-        let place = Place::new();
-        shop(&place, "shop.db");
-        let connection = Connection::open(place.path("shop.db")).unwrap();
-        connection.pragma_update(None, "journal_mode", "wal").unwrap();
-        connection
-            .execute("INSERT INTO goods(name) VALUES ('plum')", [])
-            .unwrap();
-        assert_eq!(
-            ask(&place, "SELECT * FROM goods").unwrap_err().code,
-            Code::StateChanged
-        );
-        // The last one that closes it writes the log into the file.
-        connection.close().unwrap();
-        assert_eq!(ask(&place, "SELECT * FROM goods").unwrap()["row_count"], 3);
-    }
-
-    #[test]
-    fn too_large_a_file_is_refused_before_it_is_read() {
-        let place = Place::new();
-        place.put("shop.db", MAGIC);
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .open(place.path("shop.db"))
-            .unwrap();
-        file.set_len(SQLITE_FILE_BYTES_MAX.get() + 1).unwrap();
-        assert_eq!(ask(&place, "SELECT 1").unwrap_err().code, Code::FileLimit);
-    }
-}
+mod tests;

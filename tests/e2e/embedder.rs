@@ -1,16 +1,20 @@
 //! A program of somebody else's that has effectd inside, with a tool of its own: `examples/tools`, as its page tells it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::*;
 
-/// The example, which `cargo test` builds beside the tests.
+/// The example, which `cargo test --workspace` builds beside the tests.
 fn example() -> PathBuf {
     let program = PathBuf::from(program()).with_file_name("examples").join("tools");
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|stat| stat.modified());
+    let sources = ["main.rs", "sort_lines.rs"].map(|name| root().join("examples/tools").join(name));
+    let newest = sources.iter().map(|source| changed(source).unwrap()).max();
+    let is_new = changed(&program).is_ok_and(|built| Some(built) >= newest);
     assert!(
-        program.is_file(),
-        "not there: `cargo build --example tools` makes {}",
+        is_new,
+        "run `cargo build --workspace --example tools`: {} is not there or old",
         program.display()
     );
     program
