@@ -180,6 +180,8 @@ fn completion(n: u64) -> Completion {
         letter: None,
         retire: Vec::new(),
         disturbed: Vec::new(),
+        appeared: Vec::new(),
+        depends: Vec::new(),
         links: Vec::new(),
     }
 }

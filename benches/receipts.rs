@@ -129,6 +129,7 @@ fn claim(nth: usize) -> Claim {
         params_digest: Digest::of(b"params"),
         intent: b"intent".to_vec(),
         resources: Vec::new(),
+        depends: Vec::new(),
     }
 }
 
@@ -153,6 +154,8 @@ fn completion(receipt: &Receipt, fence: Fence) -> Completion {
         letter: None,
         retire: Vec::new(),
         disturbed: Vec::new(),
+        appeared: Vec::new(),
+        depends: Vec::new(),
         links: Vec::new(),
     }
 }

@@ -84,13 +84,17 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         .filter(|_| changed)
         .cloned()
         .collect();
-    let disturbed = match gated.dry_run() {
-        Some(_) => Vec::new(),
-        None => preimage::disturbed(
-            gated.entry().spec(),
-            &action.request.space_id,
-            &claimed.terms().touched,
-            &receipt.effects,
+    let space = &action.request.space_id;
+    let (disturbed, appeared) = match gated.dry_run() {
+        Some(_) => (Vec::new(), Vec::new()),
+        None => (
+            preimage::disturbed(
+                gated.entry().spec(),
+                space,
+                &claimed.terms().touched,
+                &receipt.effects,
+            ),
+            preimage::appeared(space, &receipt.effects),
         ),
     };
     let params_digest = claimed.terms().params_digest;
@@ -104,7 +108,12 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         params_digest,
         Some(claimed.fence()),
         letter,
-        Changed { retire, disturbed },
+        Changed {
+            retire,
+            disturbed,
+            appeared,
+            depends: claimed.terms().depends.clone(),
+        },
     );
     Captured { receipt, completion }
 }
@@ -384,6 +393,9 @@ fn tries(attempts: &[Attempt], failure: Option<&effectd_contracts::Failure>) -> 
 struct Changed {
     retire: Vec<ResourceName>,
     disturbed: Vec<ResourceName>,
+    appeared: Vec<ResourceName>,
+    /// What the action's own key depends on.
+    depends: Vec<ResourceName>,
 }
 
 /// What an action may have changed that was begun, and may not go on.
@@ -397,6 +409,9 @@ fn may_have_changed(parts: &Parts, refusal: &Refusal) -> Changed {
     Changed {
         retire: preimage::resources(spec, space, &request.params, &touched),
         disturbed: preimage::disturbed(spec, space, &touched, &Effects::Possible),
+        appeared: Vec::new(),
+        // It satisfies no key.
+        depends: Vec::new(),
     }
 }
 
@@ -449,6 +464,8 @@ fn completion(
         letter,
         retire: changed.retire,
         disturbed: changed.disturbed,
+        appeared: changed.appeared,
+        depends: changed.depends,
         links: Vec::new(),
     }
 }

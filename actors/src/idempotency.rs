@@ -56,6 +56,9 @@ pub struct Terms {
     pub params_digest: Digest,
     /// What it changes.
     pub resources: Vec<ResourceName>,
+    /// What its key depends on: a key that follows from the parameters says what is to be there, and is open again when that was
+    /// changed. One that the planner has chosen says which request it is, and holds.
+    pub depends: Vec<ResourceName>,
     /// The paths that it may change.
     pub touched: Vec<Touch>,
     /// What stood there just before it was claimed.
@@ -165,6 +168,7 @@ impl Idempotency {
                 key: None,
                 params_digest,
                 resources: Vec::new(),
+                depends: Vec::new(),
                 touched: Vec::new(),
                 before: None,
                 kept: Vec::new(),
@@ -172,13 +176,19 @@ impl Idempotency {
             };
         }
         let own = action.request.idempotency_key.clone();
+        let is_own = own.is_some();
         let key = own.or_else(|| key::key_of(spec, params, &self.parts.identity));
         let space = &action.request.space_id;
         let touched = preimage::touched(&self.parts, action);
         let resources = preimage::resources(spec, space, params, &touched);
         Terms {
-            key,
             params_digest,
+            depends: if is_own || key.is_none() {
+                Vec::new()
+            } else {
+                resources.clone()
+            },
+            key,
             resources,
             touched,
             before: None,
@@ -249,7 +259,7 @@ impl Idempotency {
             &action.request.space_id,
             key,
             &terms.params_digest,
-            &terms.resources,
+            &terms.depends,
         )?;
         Ok(match known {
             Lookup::Done { receipt_id } => Some(ClaimAnswer::Done { receipt_id }),
@@ -277,6 +287,7 @@ impl Idempotency {
             params_digest: terms.params_digest,
             intent: intent.to_bytes(),
             resources: terms.resources.clone(),
+            depends: terms.depends.clone(),
         }
     }
 

@@ -151,8 +151,8 @@ pub(crate) fn resources(
     names.filter_map(|name| ResourceName::new(name).ok()).collect()
 }
 
-/// Where nothing is known any more to be as earlier receipts say, all that lies beneath included: folders that came, went or
-/// may have, and the whole space after a tool that does not say what it changes.
+/// Where nothing is known any more to be as earlier receipts say, all that lies beneath included: folders that went, or may
+/// have, and the whole space after a tool that does not say what it changes.
 pub(crate) fn disturbed(
     spec: &ToolSpec,
     space: &SpaceId,
@@ -163,8 +163,7 @@ pub(crate) fn disturbed(
         Effects::None => return Vec::new(),
         Effects::Observed(observed) => {
             let changes = observed.changes.iter();
-            let changes =
-                changes.filter(|change| holds_others(&change.before) || holds_others(&change.after));
+            let changes = changes.filter(|change| holds_others(&change.before));
             changes.map(|change| change.path.as_str()).collect()
         }
         Effects::Unobserved | Effects::Possible if !touched.is_empty() => {
@@ -182,6 +181,21 @@ pub(crate) fn disturbed(
         .into_iter()
         .map(|path| ResourceName::new(format!("file:{space}/{path}")));
     names.filter_map(Result::ok).collect()
+}
+
+/// Folders that came. What was done beneath them before is not what is there; what others do beneath them at the same time
+/// is, so this is less than being disturbed.
+pub(crate) fn appeared(space: &SpaceId, effects: &Effects) -> Vec<ResourceName> {
+    let Effects::Observed(observed) = effects else {
+        return Vec::new();
+    };
+    let came = observed
+        .changes
+        .iter()
+        .filter(|change| holds_others(&change.after));
+    let names = came.map(|change| ResourceName::new(format!("file:{space}/{}", change.path)));
+    // As many as are watched at most, of which none is left out: `disturbed` would be the whole space.
+    names.filter_map(Result::ok).take(RESOURCES_MAX).collect()
 }
 
 /// Whether something lies beneath what stands there, or may.

@@ -61,6 +61,7 @@ mod tests {
             params_digest: Digest::of(b"p"),
             intent: Vec::new(),
             resources: Vec::new(),
+            depends: Vec::new(),
         };
         store.claim(claim("young")).wait().unwrap();
         assert_eq!(blobs_before(&store, since).unwrap(), since - day);

@@ -49,6 +49,7 @@ pub(crate) async fn seize<S>(parts: &Parts, action: &Action<S>) -> Result<Seized
         params_digest: parts.identity.keyed(&action.request.params_digest()),
         intent: intent.to_bytes(),
         resources: Vec::new(),
+        depends: Vec::new(),
     };
     Ok(match parts.store.claim(claim).await? {
         ClaimAnswer::New { fence } => Seized::Held { fence, begun: false },

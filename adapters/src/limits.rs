@@ -60,7 +60,7 @@ effectd_contracts::bounds! {
     SQLITE_HEAP_BYTES_MAX: u64 = 33_554_432, "tools.sqlite_heap_bytes_max", 1_048_576 ..= 67_108_864;
     /// Longest time of one question to a database.
     SQLITE_TIME_MAX: Duration = 2_000, "tools.sqlite_time_ms_max", 10 ..= 3_500;
-    /// Longest statement.
+    /// Longest statement: more than people and planners write, and little to parse.
     SQLITE_SQL_BYTES_MAX: usize = 16_384, "tools.sqlite_sql_bytes_max", 256 ..= 524_288;
     /// Most values for one statement.
     SQLITE_ARGS_MAX: usize = 100, "tools.sqlite_args_max", 1 ..= 1_000;

@@ -26,6 +26,7 @@ fn claim(id: &str) -> Claim {
         params_digest: Digest::of(id.as_bytes()),
         intent: vec![b'i'; 256],
         resources: Vec::new(),
+        depends: Vec::new(),
     }
 }
 
@@ -71,6 +72,8 @@ fn completion(id: &str, admitted: Admitted) -> Completion {
         letter: None,
         retire: Vec::new(),
         disturbed: Vec::new(),
+        appeared: Vec::new(),
+        depends: Vec::new(),
         links: Vec::new(),
     }
 }

@@ -6,9 +6,9 @@
 //! its file stands in `sealed.rs`; those that come and go in pieces are in `stream.rs`.
 //!
 //! What lies on a shelf under a name is never more than the quota, but for what is pinned: that goes neither away nor into the
-//! count as long as somebody needs it. What comes in pieces has no name until all of it is there, and takes nobody's room
+//! count as long as somebody needs it, and is no more than the quota, either. What comes in pieces has no name until all of it is there, and takes nobody's room
 //! before; all of it together is never more than the quota, either. So a shelf takes at most three times its quota on disk, and
-//! more than once only while something is being written or put back.
+//! more than once only while something is being written or put back, and until something is stored after that.
 
 mod pins;
 mod sealed;
@@ -142,9 +142,12 @@ impl Known {
 
     /// Bytes that count against the quota.
     fn counted(&self) -> u64 {
+        self.bytes - self.pinned_bytes() + self.coming
+    }
+
+    fn pinned_bytes(&self) -> u64 {
         let pinned = self.pinned.keys().filter_map(|name| self.by_name.get(name));
-        let pinned: u64 = pinned.map(|(_, bytes)| *bytes).sum();
-        self.bytes - pinned + self.coming
+        pinned.map(|(_, bytes)| *bytes).sum()
     }
 
     /// What goes first.

@@ -10,7 +10,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Sorts the lines of a file.
 #[derive(Debug)]
-pub struct SortLines;
+pub(crate) struct SortLines;
 
 impl Tool for SortLines {
     fn id(&self) -> &'static str {

@@ -117,6 +117,8 @@ fn leave_breach(place: &Place, like: &Value) {
         letter: None,
         retire: Vec::new(),
         disturbed: Vec::new(),
+        appeared: Vec::new(),
+        depends: Vec::new(),
         links: Vec::new(),
     };
     store.commit(completion).wait().unwrap();

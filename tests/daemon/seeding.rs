@@ -68,6 +68,8 @@ fn completion(left: Left) -> Completion {
         }),
         retire: Vec::new(),
         disturbed: Vec::new(),
+        appeared: Vec::new(),
+        depends: Vec::new(),
         links: Vec::new(),
     }
 }

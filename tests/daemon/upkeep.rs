@@ -56,6 +56,8 @@ fn leave_letter(place: &Place, action: &str) {
         letter: Some(letter),
         retire: Vec::new(),
         disturbed: Vec::new(),
+        appeared: Vec::new(),
+        depends: Vec::new(),
         links: Vec::new(),
     };
     store.commit(completion).wait().unwrap();

@@ -1,7 +1,7 @@
 //! What was done is done until something takes it away: then the same request is carried out again. And of several that
 //! change one thing at once, each meets what the one before it has left.
 
-use effectd::contracts::{Outcome, Receipt};
+use effectd::contracts::{Code, Outcome, Receipt};
 use effectd::{Answer, Runtime};
 use serde_json::{Value, json};
 
@@ -96,6 +96,50 @@ async fn after_a_program_has_run_nothing_in_its_space_counts_as_done() {
     assert_eq!(removed.outputs["exit_code"], 0, "{removed:?}");
     assert_eq!(make("three").await.action_id.as_str(), "three");
     assert!(place.note("dir").is_dir());
+    assert!(runtime.stop().await);
+}
+
+/// A key that the planner has chosen says which request it is: it holds whatever happens to the files.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chosen_key_holds_though_everything_was_moved_and_programs_have_run() {
+    let place = allowing(&["true"]);
+    std::fs::create_dir_all(place.path("workspace/a")).unwrap();
+    let runtime = place.runtime().await;
+    let append = |action: &str, text: &str| {
+        let params = json!({ "path": "workspace/a/log", "text": text });
+        let mut asked = request(action, "files.append_text", params);
+        asked.idempotency_key = Some("the-one".parse().unwrap());
+        runtime.exec(asked)
+    };
+    let first = append("one", "line\n").await;
+    assert!(
+        matches!(&first, Answer::Done(done) if done.receipt.outcome == Outcome::Executed),
+        "{first:?}"
+    );
+    let ran = approved(
+        &runtime,
+        request("true", "command.run", json!({ "argv": ["true"] })),
+    )
+    .await;
+    assert_eq!(ran.outputs["exit_code"], 0, "{ran:?}");
+    let params = json!({ "from_path": "workspace/a", "to_path": "workspace/b" });
+    assert_eq!(
+        done(&runtime, "move", "files.move", params).await.outcome,
+        Outcome::Executed
+    );
+    let Answer::Done(again) = append("two", "line\n").await else {
+        panic!()
+    };
+    assert_eq!(again.receipt.action_id.as_str(), "one", "done before");
+    let Answer::Done(other) = append("three", "another line\n").await else {
+        panic!()
+    };
+    assert_eq!(
+        other.receipt.error.as_ref().map(|error| error.code),
+        Some(Code::IdempotencyConflict)
+    );
+    assert!(!place.note("a").exists());
+    assert_eq!(std::fs::read_to_string(place.note("b/log")).unwrap(), "line\n");
     assert!(runtime.stop().await);
 }
 

@@ -352,7 +352,7 @@ mod tests {
         let places = Turns::new(rules(100));
         let starts = Turns::among(rules(2), &places);
         let place = |subject| places.stand_bounded(subject, &tool, None).try_recv().unwrap();
-        let mut start = |subject| starts.stand_bounded(subject, &tool, None);
+        let start = |subject| starts.stand_bounded(subject, &tool, None);
         let _of_flooder = place(&flooder);
         let mut flood: Vec<_> = (0..10).map(|_| start(&flooder)).collect();
         let mut held: VecDeque<Turn> = flood.iter_mut().filter_map(|turn| turn.try_recv().ok()).collect();

@@ -279,14 +279,19 @@ impl Holder {
             return Ok(None);
         }
         let own = action.request.idempotency_key.clone();
+        let is_own = own.is_some();
         let key = own.or_else(|| key::key_of(asked.entry().spec(), asked.params(), &self.parts.identity));
         let Some(key) = key else { return Ok(None) };
         let params = canonical::digest(&Value::Object(asked.params().as_ref().clone()));
         let params = self.parts.identity.keyed(&params);
         let space = &action.request.space_id;
-        let touched = preimage::touched_with(&self.parts, space, asked.entry(), asked.params());
-        let resources = preimage::resources(asked.entry().spec(), space, asked.params(), &touched);
-        let known = self.parts.store.lookup(space, &key, &params, &resources)?;
+        let depends = if is_own {
+            Vec::new()
+        } else {
+            let touched = preimage::touched_with(&self.parts, space, asked.entry(), asked.params());
+            preimage::resources(asked.entry().spec(), space, asked.params(), &touched)
+        };
+        let known = self.parts.store.lookup(space, &key, &params, &depends)?;
         Ok(match known {
             Lookup::Done { receipt_id } => Some(Then::Before(receipt_id)),
             Lookup::InFlight { action_id } if action_id != action.ticket.action_id => {

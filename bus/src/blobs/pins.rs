@@ -1,16 +1,13 @@
 //! What must not go while somebody needs it: an undo keeps what it replaces, and that may be as much as the whole quota.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use effectd_contracts::SpaceId;
 
-use super::{BlobError, Blobs, Known, Shelf, check_name, lock, touch};
+use super::{BlobError, Blobs, Known, Shelf, check_name, lock, sealed_bytes, touch};
 
 /// Blobs that stay where they are until this is dropped.
 pub struct Pins {
-    blobs: Arc<Blobs>,
-    folder: PathBuf,
     known: Arc<Mutex<Known>>,
     names: Vec<String>,
 }
@@ -32,8 +29,6 @@ impl Blobs {
         let folder = self.folder(shelf, space);
         let known = self.shelf(&folder)?;
         let mut pins = Pins {
-            blobs: self.clone(),
-            folder,
             known,
             names: Vec::new(),
         };
@@ -44,7 +39,10 @@ impl Blobs {
                 let Some((_, bytes)) = known.by_name.get(name).copied() else {
                     continue;
                 };
-                if touch(&pins.folder.join(name)).is_ok() {
+                // What all together pin is bounded, too: whoever comes late takes its chance, as if nothing could be pinned.
+                let fits = known.pinned.contains_key(name)
+                    || known.pinned_bytes() + bytes <= sealed_bytes(self.quota_bytes);
+                if fits && touch(&folder.join(name)).is_ok() {
                     known.add(name, bytes);
                     *known.pinned.entry(name.to_owned()).or_default() += 1;
                     pins.names.push(name.to_owned());
@@ -66,7 +64,6 @@ impl Drop for Pins {
                 }
             }
         }
-        // Best effort: whoever stores something next makes room as well.
-        let _ = self.blobs.make_room(&mut known, &self.folder, 0);
+        // Room is made by whoever stores something next.
     }
 }

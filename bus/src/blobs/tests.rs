@@ -407,13 +407,22 @@ fn what_is_pinned_stays_and_makes_room_when_nobody_needs_it() {
     (2..6).for_each(put);
     assert!(has(0) && has(1) && !has(2) && !has(3) && has(4) && has(5));
     assert!(on_disk(folder.path()) <= 2 * sealed_bytes(quota));
-    drop(first);
-    assert!(has(0) && !has(1), "one is still needed");
-    drop(second);
-    assert!(blobs.bytes(Shelf::Preimages, &home).unwrap() <= sealed_bytes(quota));
+    // What all pin together is no more than the quota; the rest goes as ever.
+    let late = [name(&contents[4]), name(&contents[5])];
+    let late = blobs.pin(Shelf::Preimages, &home, late.iter().map(String::as_str));
     put(6);
     put(7);
-    assert!(!has(0) && has(6) && has(7));
+    assert!(has(0) && has(1) && has(6) && has(7) && !has(4) && !has(5));
+    assert!(on_disk(folder.path()) <= 2 * sealed_bytes(quota));
+    drop((late, first));
+    assert!(has(1), "nothing goes before somebody needs the room");
+    put(2);
+    assert!(has(0) && !has(1), "one is still needed");
+    drop(second);
+    put(3);
+    put(4);
+    assert!(blobs.bytes(Shelf::Preimages, &home).unwrap() <= sealed_bytes(quota));
+    assert!(!has(0) && has(3) && has(4));
     assert!(matches!(
         blobs.pin(Shelf::Preimages, &home, ["../x"]),
         Err(BlobError::Name(_))

@@ -28,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     ("actions on one resource run one after another", resources),
     ("a later effect retires earlier keys", retired),
     ("what is disturbed takes the keys beneath it along", disturbed),
+    ("a key that depends on nothing holds", held_keys),
     (
         "what was at work while it was disturbed satisfies nothing",
         overtaken,
@@ -235,6 +236,7 @@ fn fenced(bench: &mut Bench<'_>) {
 
 fn on(name: &str, mut claim: Claim) -> Claim {
     claim.resources = vec![resource(name)];
+    claim.depends = claim.resources.clone();
     claim
 }
 
@@ -351,6 +353,63 @@ fn overtaken(bench: &mut Bench<'_>) {
     bench.store.commit(ended).wait().unwrap();
     bench.reopen();
     finish(bench.store.as_ref(), &write("again"), Status::Ok);
+    // Something that came meanwhile has carried nothing away; what was done before it is not what is there now.
+    let near = |name: &str| on("file:s/c/x", claim(name, "near", "p"));
+    finish(bench.store.as_ref(), &near("before"), Status::Ok);
+    let far = |name: &str| on("file:s/c/y", claim(name, "far", "p"));
+    let fence = grant(bench.store.as_ref(), &far("meanwhile"));
+    let making = Claim {
+        key: None,
+        ..on("file:s/c", claim("making", "making", "making"))
+    };
+    let made = grant(bench.store.as_ref(), &making);
+    let mut ended = completion(&making, Status::Ok, Some(made));
+    ended.appeared = making.resources.clone();
+    bench.store.commit(ended).wait().unwrap();
+    let ended = completion(&far("meanwhile"), Status::Ok, Some(fence));
+    bench.store.commit(ended).wait().unwrap();
+    bench.reopen();
+    finish(bench.store.as_ref(), &near("after"), Status::Ok);
+    let done = ClaimAnswer::Done {
+        receipt_id: receipt_id("receipt-meanwhile"),
+    };
+    assert_eq!(bench.store.claim(far("after-it")).wait().unwrap(), done);
+    // The same for one that found everything as it was to be, and has changed nothing.
+    let still = |name: &str| on("file:s/b/x", claim(name, "still", "p"));
+    let fence = grant(bench.store.as_ref(), &still("idle"));
+    disturb(bench, "another", "file:s/b", Status::Ok);
+    let mut ended = completion(&still("idle"), Status::Ok, Some(fence));
+    ended.retire.clear();
+    bench.store.commit(ended).wait().unwrap();
+    bench.reopen();
+    finish(bench.store.as_ref(), &still("later"), Status::Ok);
+}
+
+/// A key that depends on nothing holds, whatever others do to what it was about.
+fn held_keys(bench: &mut Bench<'_>) {
+    let mine = |name: &str, params: &str| Claim {
+        depends: Vec::new(),
+        ..on("file:s/a/x", claim(name, "chosen", params))
+    };
+    finish(bench.store.as_ref(), &mine("first", "p"), Status::Ok);
+    finish(
+        bench.store.as_ref(),
+        &on("file:s/a/x", claim("other", "other", "q")),
+        Status::Ok,
+    );
+    disturb(bench, "move", "file:s/a", Status::Ok);
+    for round in ["one", "two"] {
+        let done = ClaimAnswer::Done {
+            receipt_id: receipt_id("receipt-first"),
+        };
+        assert_eq!(bench.store.claim(mine(round, "p")).wait().unwrap(), done);
+        let conflict = ClaimAnswer::Conflict {
+            what: ConflictOf::Key,
+        };
+        let wrong = format!("wrong-{round}");
+        assert_eq!(bench.store.claim(mine(&wrong, "other")).wait().unwrap(), conflict);
+        bench.reopen();
+    }
 }
 
 fn lookup(bench: &mut Bench<'_>) {

@@ -87,6 +87,7 @@ pub fn claim(about: &str, on: &str, params: &str) -> Claim {
         params_digest: Digest::of(params.as_bytes()),
         intent: format!("intent of {about}").into_bytes(),
         resources: Vec::new(),
+        depends: Vec::new(),
     }
 }
 
@@ -120,6 +121,8 @@ pub fn completion(of: &Claim, status: Status, fence: Option<Fence>) -> Completio
         letter: None,
         retire: of.resources.clone(),
         disturbed: Vec::new(),
+        appeared: Vec::new(),
+        depends: of.depends.clone(),
         links: Vec::new(),
     }
 }

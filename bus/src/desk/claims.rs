@@ -23,7 +23,7 @@ pub(crate) struct DraftClaim {
     pub(crate) params_digest: Digest,
     pub(crate) intent: Payload,
     pub(crate) resources: Vec<Hash16>,
-    /// Hashes of the resources and of all that they lie beneath, if there is a key.
+    /// Hashes of what the key depends on and of all that it lies beneath.
     pub(crate) above: Vec<Hash16>,
     /// Its hash in the log.
     pub(crate) leaf: Digest,

@@ -29,7 +29,8 @@ pub(crate) struct DraftCompletion {
     pub(crate) leases: Vec<LeaseId>,
     pub(crate) letter: Option<NewLetter>,
     pub(crate) retire: Vec<Hash16>,
-    /// Hashes of these and of all that they lie beneath, if there is a key.
+    /// What the key depends on, and with it all that it lies beneath.
+    pub(crate) depends: Vec<Hash16>,
     pub(crate) above: Vec<Hash16>,
     pub(crate) disturbed: Vec<Hash16>,
     pub(crate) links: Vec<(ActionId, Digest, Vec<LeaseId>)>,
@@ -65,7 +66,7 @@ impl Desk<'_> {
             leases,
             letter,
             links,
-            retire,
+            depends,
             disturbed,
             ..
         } = draft;
@@ -97,7 +98,7 @@ impl Desk<'_> {
         if overtaken {
             self.emit(Record::Disturbed {
                 ordinal: ordinal + 1,
-                resources: retire,
+                resources: depends,
             })?;
         }
         self.receipts.insert(ordinal, receipt_id.clone());
@@ -255,19 +256,8 @@ impl Desk<'_> {
                 retired.push(key);
             }
         }
-        let action = keys::action_hash(draft.receipt.action_id.as_str());
-        let claimed = self
-            .fold
-            .claim_of(action)
-            .map(|(_, claim)| claim.resources.clone())
-            .unwrap_or_default();
-        let mut resources = draft.retire.clone();
-        resources.extend(
-            claimed
-                .into_iter()
-                .filter(|resource| !draft.retire.contains(resource)),
-        );
-        Ok((retired, if satisfies { resources } else { Vec::new() }))
+        let depends = draft.depends.iter().filter(|_| satisfies).copied();
+        Ok((retired, depends.collect()))
     }
 
     /// Whether what the action has done may have been carried away before it could commit: something above it was disturbed

@@ -77,16 +77,29 @@ pub(super) fn hash_resources(resources: &[ResourceName]) -> Result<Vec<Hash16>, 
         .collect())
 }
 
-/// Hashes of the resources and of all that they lie beneath, each once.
-pub(super) fn hash_above(resources: &[ResourceName]) -> Vec<Hash16> {
-    let names: BTreeSet<&str> = resources
-        .iter()
-        .flat_map(ResourceName::with_those_above)
-        .collect();
-    names
-        .into_iter()
-        .map(|name| Hash16::of(&[name.as_bytes()]))
-        .collect()
+/// The resources and all that they lie beneath, each once.
+fn above(resources: &[ResourceName]) -> BTreeSet<&str> {
+    let names = resources.iter().flat_map(ResourceName::with_those_above);
+    names.collect()
+}
+
+/// What carries these away when it is disturbed, while they are being worked on.
+fn hash_above(resources: &[ResourceName]) -> Vec<Hash16> {
+    let names = above(resources).into_iter();
+    names.map(|name| Hash16::of(&[name.as_bytes()])).collect()
+}
+
+/// What these are lost with when they are done already: whatever carries them away, and whatever comes in the place of what they
+/// lay in.
+pub(super) fn hash_lost_with(resources: &[ResourceName]) -> Vec<Hash16> {
+    let mut hashes = hash_above(resources);
+    hashes.extend(above(resources).into_iter().map(hash_appeared));
+    hashes
+}
+
+/// Told apart from the resource itself, since it concerns fewer.
+fn hash_appeared(name: &str) -> Hash16 {
+    Hash16::of(&[b"appeared", name.as_bytes()])
 }
 
 impl Shared {
@@ -134,11 +147,7 @@ impl Shared {
             leaf: merkle::leaf(&LogEntry::Intent(entry).bytes()),
             key: claim.key.as_ref().map(|key| keys::key_hash(&claim.space, key)),
             resources: hash_resources(&claim.resources)?,
-            above: if claim.key.is_some() {
-                hash_above(&claim.resources)
-            } else {
-                Vec::new()
-            },
+            above: hash_lost_with(&claim.depends),
             intent: self.seal(Kind::Intent, claim.action_id.as_str(), &claim.intent)?,
             action_id: claim.action_id,
             action_digest: claim.action_digest,
@@ -159,6 +168,8 @@ impl Shared {
             letter,
             retire,
             disturbed,
+            appeared,
+            depends,
             links,
         } = completion;
         bound("receipt", receipt.body.len(), BODY_BYTES_MAX)?;
@@ -196,13 +207,14 @@ impl Shared {
             fence,
             leases,
             letter,
-            above: if receipt.key.is_some() {
-                hash_above(&retire)
-            } else {
-                Vec::new()
-            },
+            above: hash_above(&depends),
+            depends: hash_resources(&depends)?,
             retire: hash_resources(&retire)?,
-            disturbed: hash_resources(&disturbed)?,
+            disturbed: {
+                let mut disturbed = hash_resources(&disturbed)?;
+                disturbed.extend(appeared.iter().map(|name| hash_appeared(name.as_str())));
+                disturbed
+            },
             links: links
                 .into_iter()
                 .map(|link| (link.action_id, link.action_digest, link.leases))

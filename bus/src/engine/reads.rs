@@ -2,7 +2,7 @@
 
 use effectd_contracts::{EventId, Timestamp};
 
-use super::drafts::hash_above;
+use super::drafts::hash_lost_with;
 use super::{Served, Shared, timestamp};
 use crate::block;
 use crate::codec::{Malformed, Place, Span};
@@ -275,7 +275,7 @@ impl Shared {
         resources: &[ResourceName],
         ordinal: u64,
     ) -> Result<bool, StoreError> {
-        for above in hash_above(resources) {
+        for above in hash_lost_with(resources) {
             let found = served.table.view(None).get(&keys::beneath(above))?;
             let since = found.map(|bytes| Disturbance::decode(&bytes)).transpose();
             if since

@@ -29,6 +29,9 @@ pub struct Claim {
     pub intent: Vec<u8>,
     /// What the effect changes. Claims on one resource are granted one after another.
     pub resources: Vec<ResourceName>,
+    /// What the key depends on: it is open again when one of these, or something above it, was changed by another. A key that
+    /// depends on nothing holds as long as its receipt is kept.
+    pub depends: Vec<ResourceName>,
 }
 
 /// What became of a claim.

@@ -69,6 +69,11 @@ pub struct Completion {
     /// Where all that lies beneath was, or may have been, changed: a folder that went elsewhere, a space in which a program ran.
     /// Keys that earlier actions satisfied on resources whose names begin with one of these and a `/` are open again.
     pub disturbed: Vec<ResourceName>,
+    /// What came where nothing was: earlier actions beneath it are not what is there now, so their keys are open again. Those at
+    /// work at the same time lose nothing by it.
+    pub appeared: Vec<ResourceName>,
+    /// What the key depends on, as in the claim, whether the action has changed it or found it as it was to be.
+    pub depends: Vec<ResourceName>,
     /// Parked twins that this receipt resolves too; their `receipt_id` is this receipt's.
     pub links: Vec<Link>,
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use effectd_bus::conformance::values::{action, claim, completion, group, key, put, sealed_event, topic};
+use effectd_bus::conformance::values::{
+    action, claim, completion, group, key, put, resource, sealed_event, topic,
+};
 use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind};
 use effectd_bus::{
     Admission, Admitted, Expect, GroupOptions, Keep, Link, NewLetter, Requeued, Retention, Store, StoreError,
@@ -309,6 +311,8 @@ fn exec(store: &dyn Store, id: &str) {
     say(&format!("admitted {id}"));
     let mut done = completion(&claim(id, id, "p"), Status::Ok, Some(fence));
     done.leases = vec![lease_id];
+    done.disturbed = vec![resource("file:s/folder")];
+    done.appeared = vec![resource("file:s/came")];
     store.commit(done).wait().unwrap();
     say(&format!("committed {id}"));
     let twin = format!("{id}-twin");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use effectd_bus::conformance::retention::retain_all;
 use effectd_bus::conformance::values::{
-    action, claim, completion, event, family, group, letter, put, sealed_event, topic,
+    action, claim, completion, event, family, group, letter, put, resource, sealed_event, topic,
 };
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind, rescue};
 use effectd_bus::{
@@ -58,6 +58,8 @@ fn exec(store: &LocalStore, name: &str) {
     };
     let mut done = completion(&claim(name, name, "p"), Status::Ok, Some(fence));
     done.leases = vec![lease_id];
+    done.disturbed = vec![resource("file:s/folder")];
+    done.appeared = vec![resource("file:s/came")];
     store.commit(done).wait().unwrap();
 }
 
