@@ -287,7 +287,7 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Map<String, Value>)
     let rows_max = params::number(given, "max_rows").and_then(|most| usize::try_from(most).ok());
     let rows_max = rows_max.unwrap_or(usize::MAX).min(SQLITE_ROWS_MAX.get());
     let mut found = Found {
-        columns: statement.column_names().into_iter().map(str::to_owned).collect(),
+        columns: statement.column_names().map(str::to_owned).collect(),
         complete: true,
         ..Found::default()
     };
