@@ -18,9 +18,9 @@ use crate::idempotency::Earlier;
 use crate::identity::DeviceKey;
 use crate::messages::Refusal;
 use crate::parts::Parts;
-use crate::preimage;
 use crate::reward::{Inputs, reward};
 use crate::streams::KeptArtifact;
+use crate::{disturbed, preimage};
 
 /// A receipt, and all that is written with it.
 pub(crate) struct Captured {
@@ -88,13 +88,13 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
     let (disturbed, appeared) = match gated.dry_run() {
         Some(_) => (Vec::new(), Vec::new()),
         None => (
-            preimage::disturbed(
+            disturbed::disturbed(
                 gated.entry().spec(),
                 space,
                 &claimed.terms().touched,
                 &receipt.effects,
             ),
-            preimage::appeared(space, &receipt.effects),
+            disturbed::appeared(space, &receipt.effects),
         ),
     };
     let params_digest = claimed.terms().params_digest;
@@ -408,7 +408,7 @@ fn may_have_changed(parts: &Parts, refusal: &Refusal) -> Changed {
     let touched = preimage::touched_with(parts, space, entry, &request.params);
     Changed {
         retire: preimage::resources(spec, space, &request.params, &touched),
-        disturbed: preimage::disturbed(spec, space, &touched, &Effects::Possible),
+        disturbed: disturbed::disturbed(spec, space, &touched, &Effects::Possible),
         appeared: Vec::new(),
         // It satisfies no key.
         depends: Vec::new(),

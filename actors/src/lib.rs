@@ -16,6 +16,7 @@ pub mod answers;
 pub mod artifacts;
 pub mod control;
 pub mod decisions;
+mod disturbed;
 pub mod failpoint;
 pub mod held;
 pub mod history;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use effectd_contracts::{Code, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
+use nix::errno::Errno;
 use rusqlite::config::DbConfig;
 use rusqlite::fallible_iterator::FallibleIterator;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -179,8 +180,12 @@ fn all_in_one_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(), Fa
     let wal = beside("-wal")?.is_some_and(|(_, stat)| is_there(&stat));
     let journal = match beside("-journal")? {
         Some((path, stat)) if stat.kind == FileKind::File => {
-            let begins = workspace.read_piece(&path, 0, JOURNAL_MAGIC.len() as u64)?;
-            begins.bytes == JOURNAL_MAGIC
+            match workspace.read_piece(&path, 0, JOURNAL_MAGIC.len() as u64) {
+                Ok(begins) => begins.bytes == JOURNAL_MAGIC,
+                // It was over in that very moment.
+                Err(problem) if problem.errno() == Some(Errno::ENOENT) => false,
+                Err(problem) => return Err(problem.into()),
+            }
         }
         Some((_, stat)) => is_there(&stat),
         None => false,

@@ -1,0 +1,68 @@
+//! Where what earlier receipts say is not known to hold any more.
+
+use effectd_bus::ResourceName;
+use effectd_bus::limits::RESOURCES_MAX;
+use effectd_contracts::{Effects, SideEffect, SpaceId, Standing, ToolSpec, Touch};
+
+/// The path of a space's root.
+const WHOLE_SPACE: &str = "workspace";
+
+/// Where nothing is known any more to be as earlier receipts say, all that lies beneath included: folders that went, or may
+/// have, and the whole space after a tool that does not say what it changes.
+pub(crate) fn disturbed(
+    spec: &ToolSpec,
+    space: &SpaceId,
+    touched: &[Touch],
+    effects: &Effects,
+) -> Vec<ResourceName> {
+    let paths: Vec<&str> = match effects {
+        Effects::None => return Vec::new(),
+        Effects::Observed(observed) => {
+            let changes = observed.changes.iter();
+            let changes = changes.filter(|change| holds_others(&change.before));
+            changes.map(|change| change.path.as_str()).collect()
+        }
+        Effects::Unobserved | Effects::Possible if !touched.is_empty() => {
+            touched.iter().map(|touch| touch.path.as_str()).collect()
+        }
+        Effects::Unobserved | Effects::Possible if changes_files(spec) => vec![WHOLE_SPACE],
+        Effects::Unobserved | Effects::Possible => return Vec::new(),
+    };
+    let paths = if paths.len() > RESOURCES_MAX {
+        vec![WHOLE_SPACE]
+    } else {
+        paths
+    };
+    let names = paths
+        .into_iter()
+        .map(|path| ResourceName::new(format!("file:{space}/{path}")));
+    names.filter_map(Result::ok).collect()
+}
+
+/// Folders that came. What was done beneath them before is not what is there; what others do beneath them at the same time
+/// is, so this is less than being disturbed.
+pub(crate) fn appeared(space: &SpaceId, effects: &Effects) -> Vec<ResourceName> {
+    let Effects::Observed(observed) = effects else {
+        return Vec::new();
+    };
+    let came = observed
+        .changes
+        .iter()
+        .filter(|change| holds_others(&change.after));
+    let names = came.map(|change| ResourceName::new(format!("file:{space}/{}", change.path)));
+    // As many as are watched at most, of which none is left out: `disturbed` would be the whole space.
+    names.filter_map(Result::ok).take(RESOURCES_MAX).collect()
+}
+
+/// Whether something lies beneath what stands there, or may.
+fn holds_others(standing: &Standing) -> bool {
+    match standing {
+        Standing::Folder | Standing::Other => true,
+        Standing::Absent | Standing::File(_) => false,
+    }
+}
+
+fn changes_files(spec: &ToolSpec) -> bool {
+    let writing = [SideEffect::FilesystemWrite, SideEffect::FilesystemDelete];
+    writing.iter().any(|effect| spec.side_effects.contains(effect))
+}
