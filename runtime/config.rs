@@ -43,6 +43,8 @@ pub struct Config {
     pub principal: Principal,
     /// Somebody sits at a terminal and waits: a person who must be asked is expected within minutes.
     pub interactive: bool,
+    /// Show people what they are told on the desktop of this process's session, if it has one.
+    pub desktop: bool,
     /// How long work on its way may take to finish when the runtime stops.
     pub stop_grace: Duration,
     /// Tools beside those that effectd brings. The sandbox can run only those that [`crate::init_with`] was given, which
@@ -161,6 +163,7 @@ impl Config {
             zygote_exe,
             principal: local_principal()?,
             interactive: false,
+            desktop: true,
             stop_grace: STOP_GRACE,
             tools: tools::own(),
             lease_ttl: LEASE_TTL,

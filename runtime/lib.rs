@@ -37,6 +37,7 @@ pub mod witness;
 
 pub mod backup;
 pub mod client;
+pub mod desktop;
 mod host;
 pub mod judge;
 pub mod notify;

@@ -16,6 +16,7 @@ use effectd_policy::{Change, Overlay};
 use effectd_sandbox::Sandbox;
 
 use crate::config::Config;
+use crate::desktop::Broker;
 use crate::error::Error;
 use crate::keys;
 use crate::policy_store;
@@ -38,6 +39,7 @@ pub struct Runtime {
     state: State,
     stop_grace: Duration,
     watch: tokio::task::JoinHandle<()>,
+    broker: Broker,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -72,7 +74,7 @@ impl Runtime {
     /// can confine tools: if not, nothing is made or changed.
     pub async fn start(config: Config) -> Result<Self, Error> {
         let (principal, stop_grace) = (config.principal.clone(), config.stop_grace);
-        let interactive = config.interactive;
+        let (interactive, desktop) = (config.interactive, config.desktop);
         let Assembled {
             parts,
             state,
@@ -80,7 +82,9 @@ impl Runtime {
         } = assemble(config)?;
         let store = parts.store.clone();
         let watch = tokio::spawn(reload::watch(state.clone(), Arc::downgrade(&parts)));
-        let pipeline = Pipeline::start(parts).await?;
+        let pipeline = Pipeline::start(parts.clone()).await?;
+        let broker = Broker::start(&parts, desktop);
+        drop(parts);
         Ok(Self {
             pipeline,
             store,
@@ -90,6 +94,7 @@ impl Runtime {
             state,
             stop_grace,
             watch,
+            broker,
         })
     }
 
@@ -223,6 +228,7 @@ impl Runtime {
     pub async fn wind_down(&self, hasten: impl Future<Output = ()>) -> bool {
         self.watch.abort();
         let finished = self.pipeline.stop(self.stop_grace, hasten).await;
+        self.broker.finish().await;
         // A runtime that never lives long enough for the sweeper must not keep the keys of ended hours either.
         if let Err(error) = self.store.close_epochs(self.pipeline.parts().clock.now()).await {
             tracing::warn!(%error, "the keys of ended hours are kept until the next stop");

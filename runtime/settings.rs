@@ -333,6 +333,7 @@ impl Settings {
         }
         config.stop_grace = self.millis("runtime.stop_grace_ms");
         config.lease_ttl = self.millis("pipeline.lease_ttl_ms");
+        config.desktop = self.text("notifications.desktop") == "auto";
         config.pipeline = self.pipeline();
         config.weights = Weights {
             parts: RewardWeights {

@@ -1,6 +1,6 @@
 //! What tools said at length, found again: by the receipt that names it, so that whoever may see the one may have the other.
 
-use effectd_bus::{BlobError, BlobReader, Shelf};
+use effectd_bus::{BlobError, BlobReader, Blobs, Shelf, Store};
 use effectd_contracts::{Code, Failure, Phase, Receipt, SpaceId};
 use serde::Serialize;
 use serde_json::Value;
@@ -60,17 +60,27 @@ pub fn listed(receipt: &Receipt) -> Vec<Listed<'_>> {
 
 /// One of them, to be read in pieces. Opening and reading touch a file: not for a thread that belongs to others.
 pub fn open(parts: &Parts, receipt: &Receipt, name: &str) -> Result<ArtifactReader, ArtifactError> {
+    open_kept(&*parts.store, &parts.blobs, receipt, name)
+}
+
+/// [`open`] where no pipeline runs.
+pub fn open_kept(
+    store: &dyn Store,
+    blobs: &Blobs,
+    receipt: &Receipt,
+    name: &str,
+) -> Result<ArtifactReader, ArtifactError> {
     if !named(receipt).contains(&name) {
         return Err(ArtifactError::Unknown);
     }
-    check_free(parts, name)?;
-    let reader = parts.blobs.reader(Shelf::Artifacts, &receipt.space_id, name);
+    check_free(store, name)?;
+    let reader = blobs.reader(Shelf::Artifacts, &receipt.space_id, name);
     reader.map(ArtifactReader).map_err(ArtifactError::from)
 }
 
 /// Whether an artifact may be handed out. Where that cannot be told, it is not.
-fn check_free(parts: &Parts, id: &str) -> Result<(), ArtifactError> {
-    match quarantine::is_quarantined(&*parts.store, id) {
+fn check_free(store: &dyn Store, id: &str) -> Result<(), ArtifactError> {
+    match quarantine::is_quarantined(store, id) {
         Ok(false) => Ok(()),
         Ok(true) => Err(ArtifactError::Quarantined),
         Err(error) => Err(ArtifactError::Unreadable(error.to_string())),
@@ -80,7 +90,7 @@ fn check_free(parts: &Parts, id: &str) -> Result<(), ArtifactError> {
 /// Whether a tool may be sent this artifact of the space.
 pub(crate) fn check_for_tool(parts: &Parts, space: &SpaceId, id: &str) -> Result<(), Failure> {
     let refused = |code, error: &ArtifactError| Failure::new(code, Phase::Sandbox, error.to_string());
-    check_free(parts, id).map_err(|error| {
+    check_free(&*parts.store, id).map_err(|error| {
         let code = match error {
             ArtifactError::Quarantined => Code::SafetyQuarantined,
             ArtifactError::Unknown | ArtifactError::Gone | ArtifactError::Unreadable(_) => {

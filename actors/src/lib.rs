@@ -24,6 +24,7 @@ pub mod identity;
 mod leases;
 pub mod log;
 pub mod metrics;
+pub mod notifications;
 pub mod operations;
 pub mod parts;
 pub mod preimage;

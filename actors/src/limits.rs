@@ -141,6 +141,15 @@ pub const HELD_PER_SESSION_MAX: usize = 10;
 pub const HELD_INTERACTIVE_MAX: Duration = Duration::from_secs(300);
 /// How long an action waits for a person when nobody does: somebody looks once a day.
 pub const HELD_UNATTENDED_MAX: Duration = Duration::from_secs(86_400);
+/// Largest message of the session bus that is read: an answer is a few hundred bytes, and what else comes is passed over.
+/// Fixed: nothing longer is of use.
+pub const BUS_MESSAGE_BYTES_MAX: usize = 65_536;
+/// Messages of the session bus that are passed over while an answer is waited for.
+/// Fixed: a bus that sends more unasked is not one to wait for.
+pub const BUS_MESSAGES_MAX: usize = 64;
+/// Receipts of notifications that are taken up in one step.
+/// Fixed: bounds one change of the store, and has no other effect.
+pub const NOTIFICATIONS_PAGE: usize = 64;
 
 effectd_contracts::bounds! {
     /// Most changes that a preview lists; the others are counted.
@@ -217,4 +226,14 @@ effectd_contracts::bounds! {
     GRANT_REQUESTS_MAX: usize = 10, "approvals.grant_requests_max", 1 ..= 1_000;
     /// Receipts that are looked at to say how many past questions a standing approval would have spared.
     ASKS_LOOKED_AT_MAX: usize = 1_000, "approvals.asks_looked_at_max", 1 ..= 100_000;
+    /// Notifications that are remembered, with what became of each; the oldest are forgotten first. Their receipts stay.
+    NOTIFICATIONS_MAX: usize = 1_000, "notifications.kept_max", 1 ..= 10_000;
+    /// How long a notification waits for a desktop to be shown on: what is older than that would only puzzle whoever logs in.
+    NOTIFICATION_WAIT_MAX: Duration = 600_000, "notifications.wait_ms_max", 1 ..= 86_400_000;
+    /// How often is looked whether there is a desktop now, while a notification waits for one.
+    NOTIFICATION_RETRY: Duration = 15_000, "notifications.retry_ms", 10 ..= 3_600_000;
+    /// How long the session bus may take to answer: a service that shows notifications may have to be started first.
+    BUS_TIME_MAX: Duration = 10_000, "notifications.bus_time_ms_max", 10 ..= 60_000;
+    /// How long the last notifications may take to be delivered when the runtime stops.
+    NOTIFICATIONS_STOP_MAX: Duration = 2_000, "notifications.stop_ms_max", 0 ..= 60_000;
 }

@@ -41,6 +41,12 @@ fn changes(parts: &Parts, space: &SpaceId, params: &Map<String, Value>) -> Resul
     if &receipt.space_id != space {
         return Err(unknown());
     }
+    if receipt.outputs.get("can_be_unsent") == Some(&Value::Bool(false)) {
+        return Err(refused(
+            Code::UndoGone,
+            "that action told people something, and what was told cannot be unsent",
+        ));
+    }
     match receipt.effects {
         Effects::Observed(observed) if observed.undoable => Ok(observed),
         Effects::Observed(observed) if observed.changes.is_empty() => {

@@ -20,6 +20,7 @@ pub mod artifact;
 pub mod command;
 pub mod diagnose;
 pub mod files;
+pub mod notify;
 pub mod sqlite;
 
 pub use beside::Beside;
@@ -50,6 +51,7 @@ pub fn all() -> &'static [&'static dyn Tool] {
         &artifact::Get,
         &command::Run,
         &diagnose::DiagnoseError,
+        &notify::Local,
         &sqlite::Query,
     ]
 }

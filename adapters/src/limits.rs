@@ -72,4 +72,8 @@ effectd_contracts::bounds! {
     SQLITE_RESULT_BYTES_MAX: usize = 131_072, "tools.sqlite_result_bytes_max", 4_096 ..= 524_288;
     /// Longest error text that is diagnosed.
     DIAGNOSE_BYTES_MAX: usize = 65_536, "tools.diagnose_bytes_max", 256 ..= 524_288;
+    /// Longest title of a notification: a line that a person reads at a glance.
+    NOTIFY_TITLE_BYTES_MAX: usize = 256, "tools.notify_title_bytes_max", 16 ..= 1_024;
+    /// Longest body of a notification: nobody reads more than a screen of it.
+    NOTIFY_BODY_BYTES_MAX: usize = 4_096, "tools.notify_body_bytes_max", 16 ..= 16_384;
 }

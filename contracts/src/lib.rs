@@ -28,6 +28,7 @@ pub mod approval;
 pub mod event;
 pub mod log;
 pub mod millis;
+pub mod notice;
 pub mod operation;
 pub mod receipt;
 
@@ -50,6 +51,7 @@ pub use log::{
     AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,
 };
 pub use millis::Millis;
+pub use notice::{NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Urgency};
 pub use operation::Operation;
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,

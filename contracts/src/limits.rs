@@ -57,3 +57,6 @@ pub const FAILURE_MESSAGE_BYTES_MAX: usize = 2_048;
 /// Largest answer of a tool, in bytes of JSON: as much as the sandbox lets through.
 /// Fixed: the profiles of the sandbox set stricter ones.
 pub const TOOL_REPLY_BYTES_MAX: usize = 4_194_304;
+/// Largest notification in the spool, in bytes of JSON: the longest title and body that can be configured, every character escaped.
+/// Fixed: tool and runtime must agree on it.
+pub const NOTICE_BYTES_MAX: usize = 131_072;

@@ -15,8 +15,8 @@ use crate::letters::{CauseView, LetterList, LetterNow, LetterView, ReviewView, T
 use crate::operations::OperationView;
 use crate::problem::Problem;
 use crate::routes::{
-    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, operations, policy, preview,
-    quarantine, receipts, store, tools,
+    actions, approvals, artifacts, breakers, dlq, grants, groups, health, log, notifications, operations,
+    policy, preview, quarantine, receipts, store, tools,
 };
 use crate::upkeep::{EraseBody, ErasedView, EventList, RetainedView, StoreView};
 use crate::views::approvals::{
@@ -24,6 +24,7 @@ use crate::views::approvals::{
     HowWord, PreviewView, PromptView, StandingView,
 };
 use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
+use crate::views::notifications::{NotificationList, NotificationView};
 use crate::views::{
     ActionView, Amending, BreakerView, Explanation, Health, HeldView, PolicyChange, PolicyView, ReceiptList,
     State,
@@ -62,6 +63,8 @@ const SCHEMAS: &str = "/components/schemas";
         quarantine::list,
         quarantine::quarantine,
         quarantine::release,
+        notifications::list,
+        notifications::show,
         tools::list,
         tools::show,
         policy::show,
@@ -123,6 +126,8 @@ const SCHEMAS: &str = "/components/schemas";
         QuarantineView,
         QuarantineList,
         ReleaseView,
+        NotificationView,
+        NotificationList,
         CauseView,
         EventList,
         LetterList,

@@ -54,6 +54,7 @@ kinds! {
     ReceiptUnknown = "receipt_unknown", 404, false, "No receipt of this id is known to you.";
     ArtifactUnknown = "artifact_unknown", 404, false, "The receipt names no such artifact, or it is not kept any more.";
     ArtifactQuarantined = "artifact_quarantined", 403, false, "An operator has taken the artifact aside.";
+    NotificationUnknown = "notification_unknown", 404, false, "That receipt sent no notification that is remembered.";
     ToolUnknown = "tool_unknown", 404, false, "There is no tool of this name.";
     AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
     CannotCancel = "cannot_cancel", 409, false, "The action is on its way; it cannot be withdrawn.";

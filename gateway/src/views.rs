@@ -2,6 +2,7 @@
 
 pub mod approvals;
 pub mod artifacts;
+pub mod notifications;
 
 use effectd_actors::history::Page;
 use effectd_actors::{Done, Held, Withdrawal, reward};

@@ -20,6 +20,7 @@ mod init;
 mod keys;
 mod limits;
 mod listing;
+mod notifications;
 mod operate;
 mod output;
 mod pause;
@@ -135,6 +136,7 @@ enum Command {
     Bus(bus::BusCommand),
     Keys(keys::KeysCommand),
     Artifacts(artifacts::ArtifactsCommand),
+    Notifications(notifications::NotificationsCommand),
     Policy(policy::PolicyCommand),
     Breaker(breaker::BreakerCommand),
     Config(config::ConfigCommand),
@@ -204,6 +206,7 @@ pub fn main() -> ExitCode {
         Command::SupportBundle(bundle) => bundle.main(&common),
         Command::Keys(keys) => keys.main(&common),
         Command::Artifacts(artifacts) => artifacts.main(&common),
+        Command::Notifications(notifications) => notifications.main(&common),
         Command::Policy(policy) => policy.main(&common),
         Command::Breaker(breaker) => breaker.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),

@@ -219,6 +219,7 @@ const TABLE: &[Key] = &[
     key!("gateway.write_time_ms_max" = gateway::WRITE_TIME_MAX, MILLIS, Reload, "how long a client may leave its answer unread"),
     key!("log.form" = "json", Kind::Word(&["text", "json"]), Restart, "how the daemon's log lines look"),
     key!("log.level" = "info", Kind::Log, Reload, "what the daemon logs: `info`, `effectd_actors=debug` …"),
+    key!("notifications.desktop" = "auto", Kind::Word(&["auto", "off"]), Restart, "whether notifications are shown on the desktop: `auto` where there is one, or `off`"),
     key!("pipeline.backoff_factor" = pipeline::BACKOFF_FACTOR, FACTOR, Restart, "by how much each further pause before a retry is longer"),
     key!("pipeline.backoff_first_ms" = pipeline::BACKOFF_FIRST, MILLIS, Restart, "first pause before a passing failure is tried again"),
     key!("pipeline.backoff_ms_max" = pipeline::BACKOFF_MAX, MILLIS, Restart, "longest pause before a retry"),

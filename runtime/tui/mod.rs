@@ -11,6 +11,7 @@ mod text;
 
 pub use events::{Event, Events};
 pub use screen::Screen;
+pub(crate) use text::hides;
 pub use text::{shown, shown_lines};
 
 /// What views are drawn with.

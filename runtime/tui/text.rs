@@ -106,7 +106,7 @@ fn number(c: char) -> String {
 
 /// What is not seen, or changes what others look like: controls of the second kind, marks of direction, joiners, spaces
 /// without width, selectors of variants, tags, fillers, ends of lines and paragraphs.
-fn hides(c: char) -> bool {
+pub(crate) fn hides(c: char) -> bool {
     matches!(c as u32,
         0x80..=0x9f | 0xad | 0x34f | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891 | 0x8e2
         | 0x115f..=0x1160 | 0x17b4..=0x17b5 | 0x180b..=0x180f | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f

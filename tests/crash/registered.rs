@@ -50,7 +50,7 @@ const LONG: Sample = Sample {
     ..PLAIN
 };
 
-pub(crate) static SAMPLES: [Sample; 22] = [
+pub(crate) static SAMPLES: [Sample; 23] = [
     Sample {
         tool: "files.write_text",
         params: |_| json!({ "path": "workspace/deep/note.txt", "text": "hello", "space_id": SPACE }),
@@ -204,6 +204,12 @@ pub(crate) static SAMPLES: [Sample; 22] = [
     Sample {
         tool: "core.diagnose_error",
         params: |_| json!({}),
+        ..PLAIN
+    },
+    // Whatever is killed, there is one receipt, and only what a receipt names is ever shown.
+    Sample {
+        tool: "notify.local",
+        params: |_| json!({ "title": "hello", "space_id": SPACE }),
         ..PLAIN
     },
     // These two are of tiers that no mode allows unasked: whatever is killed, they never happen.

@@ -320,6 +320,7 @@ fn run_example(place: &Place, example: &str) {
         "effectd check",
         "effectd artifacts get",
         "effectd artifacts release",
+        "effectd notifications show",
         "effectd approvals show",
         "effectd approvals approve",
         "effectd approvals deny",

@@ -53,7 +53,8 @@ impl Serving for Place {
     }
 }
 
-fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Daemon {
+/// A daemon that says it is ready, with more in its environment.
+pub fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Daemon {
     let told = place.path("notify.sock");
     let _ = std::fs::remove_file(&told);
     let manager = UnixDatagram::bind(&told).unwrap();

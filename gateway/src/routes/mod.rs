@@ -9,6 +9,7 @@ pub(crate) mod grants;
 pub(crate) mod groups;
 pub(crate) mod health;
 pub(crate) mod log;
+pub(crate) mod notifications;
 pub(crate) mod operations;
 mod operators;
 pub(crate) mod policy;
@@ -61,6 +62,8 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/artifacts/quarantined", get(quarantine::list))
         .route("/v1/artifacts/{id}/quarantine", post(quarantine::quarantine))
         .route("/v1/artifacts/{id}/release", post(quarantine::release))
+        .route("/v1/notifications", get(notifications::list))
+        .route("/v1/notifications/{id}", get(notifications::show))
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{id}", get(tools::show))
         .route("/v1/policy", get(policy::show))

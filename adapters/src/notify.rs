@@ -1,0 +1,214 @@
+//! `notify.local`: tells the people at this machine something.
+//!
+//! The tool itself shows nothing: from inside the sandbox no desktop can be reached. It spools the notification as an artifact of
+//! its receipt, sealed and within the space's quota, and the runtime delivers what a committed receipt names. So an interrupted run
+//! has told nobody anything, and running it again is harmless.
+
+use effectd_contracts::{
+    Artifact, Code, Failure, NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Phase, ToolCall, ToolOutput, ToolSpec,
+    Urgency,
+};
+use serde_json::{Map, Value, json};
+
+use crate::limits::{NOTIFY_BODY_BYTES_MAX, NOTIFY_TITLE_BYTES_MAX};
+use crate::params;
+use crate::tool::Tool;
+use crate::workspace::Workspace;
+
+/// Spools a notification.
+#[derive(Debug, Clone, Copy)]
+pub struct Local;
+
+const STREAM: u8 = 0;
+
+impl Tool for Local {
+    fn id(&self) -> &'static str {
+        NOTIFY_TOOL
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::spec(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Tells the people at this machine something: on the desktop, where there is one, and in `effectd \
+                notifications`. It cannot be unsent.",
+            "caps_required": ["notify", "workspace:shared:read"],
+            "params_schema": params::object(&["title", "space_id"], json!({
+                "title": { "type": "string", "minLength": 1, "maxLength": NOTIFY_TITLE_BYTES_MAX.get() },
+                "body": { "type": "string", "maxLength": NOTIFY_BODY_BYTES_MAX.get() },
+                "urgency": { "type": "string", "enum": Urgency::ALL.map(Urgency::as_str), "x-public": true },
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["bytes", "can_be_unsent"], json!({
+                "artifact_id": { "type": "string", "x-artifact": NOTICE_ARTIFACT, "x-public": true },
+                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "can_be_unsent": { "const": false, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
+            "side_effects": ["device_notification", "user_visible"],
+            "safety_class": "LOW",
+            "risk_level": "write",
+            "timeout_ms": 4000,
+            // In the order in which they were asked for.
+            "resource": "notifications:{space_id}",
+            "repeat": "safe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({ "title": "The washing is done", "body": "It has been for an hour.", "space_id": "shared:household" })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        notice(params).map(drop)
+    }
+
+    /// Quality is 1: it is in the spool, or the action fails. Whether somebody saw it is not known here.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let bytes = spooled(&call.params)?;
+        workspace.beside().say(STREAM, &bytes).map_err(|error| {
+            let why = format!("nobody takes the notification: {error}");
+            Failure::new(Code::ToolFailed, Phase::Dispatch, why)
+        })?;
+        let result = json!({ "bytes": bytes.len(), "can_be_unsent": false });
+        Ok(ToolOutput {
+            artifacts: vec![Artifact {
+                name: NOTICE_ARTIFACT.to_owned(),
+                stream: STREAM,
+                must: true,
+            }],
+            ..ToolOutput::new(result, Some(1.0))
+        })
+    }
+
+    fn dry_run(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let bytes = spooled(&call.params)?.len();
+        let result = json!({ "bytes": bytes, "can_be_unsent": false, "dry_run": true });
+        Ok(ToolOutput::new(result, None))
+    }
+}
+
+/// What the parameters say.
+fn notice(params: &Map<String, Value>) -> Result<Notice, Failure> {
+    let title = params::text(params, "title")?;
+    let body = params::optional_text(params, "body").unwrap_or_default();
+    for (name, text, bytes_max) in [
+        ("title", title, NOTIFY_TITLE_BYTES_MAX.get()),
+        ("body", body, NOTIFY_BODY_BYTES_MAX.get()),
+    ] {
+        if text.len() > bytes_max {
+            return Err(params::invalid(
+                name,
+                format!("at most {bytes_max} bytes are shown"),
+            ));
+        }
+    }
+    if title.chars().all(|c| c.is_whitespace() || c.is_control()) {
+        return Err(params::invalid("title", "there is nothing to read in it"));
+    }
+    if title.contains(['\n', '\r']) {
+        return Err(params::invalid(
+            "title",
+            "it is one line; more goes into the body",
+        ));
+    }
+    let urgency = params::optional_text(params, "urgency").map_or(Some(Urgency::default()), |word| {
+        Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
+    });
+    Ok(Notice {
+        title: title.to_owned(),
+        body: body.to_owned(),
+        urgency: urgency.ok_or_else(|| params::invalid("urgency", "low, normal or critical"))?,
+    })
+}
+
+/// The document as it lies in the spool.
+fn spooled(params: &Map<String, Value>) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(&notice(params)?)
+        .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use effectd_contracts::limits::NOTICE_BYTES_MAX;
+    use effectd_contracts::{RiskTier, json as strict};
+
+    use super::*;
+    use crate::testing::Place;
+
+    #[test]
+    fn what_is_said_lies_in_the_spool_and_a_dry_run_says_nothing() {
+        let place = Place::new();
+        for (params, notice) in [
+            (
+                json!({ "title": "Done", "body": "Two\nlines <b>&", "urgency": "critical" }),
+                Notice {
+                    title: "Done".into(),
+                    body: "Two\nlines <b>&".into(),
+                    urgency: Urgency::Critical,
+                },
+            ),
+            (
+                json!({ "title": "Größe \u{202e}\u{7}" }),
+                Notice {
+                    title: "Größe \u{202e}\u{7}".into(),
+                    body: String::new(),
+                    urgency: Urgency::Normal,
+                },
+            ),
+        ] {
+            place.forget();
+            let dry = place.dry_run(&Local, params.clone()).unwrap();
+            assert!(place.said(STREAM).is_none() && dry.artifacts.is_empty());
+            let output = place.run(&Local, params).unwrap();
+            let said = place.said(STREAM).unwrap();
+            assert_eq!(strict::parse::<Notice>(&said, NOTICE_BYTES_MAX).unwrap(), notice);
+            assert_eq!(
+                output.result,
+                json!({ "bytes": said.len(), "can_be_unsent": false })
+            );
+            assert_eq!(dry.result["bytes"], said.len());
+            assert!(output.artifacts[0].must);
+        }
+    }
+
+    #[test]
+    fn what_nobody_could_read_is_refused() {
+        let place = Place::new();
+        let long = |bytes: usize| "ö".repeat(bytes / 2 + 1);
+        for params in [
+            json!({ "title": "" }),
+            json!({ "title": " \t\u{1b}" }),
+            json!({ "title": "two\nlines" }),
+            json!({ "title": long(NOTIFY_TITLE_BYTES_MAX.get()) }),
+            json!({ "title": "x", "body": long(NOTIFY_BODY_BYTES_MAX.get()) }),
+            json!({ "title": "x", "urgency": "panic" }),
+        ] {
+            for answer in [
+                place.run(&Local, params.clone()),
+                place.dry_run(&Local, params.clone()),
+            ] {
+                assert_eq!(answer.unwrap_err().code, Code::ParamsInvalid, "{params}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_that_can_be_configured_fits_into_the_spool() {
+        let most = Notice {
+            title: "\u{1}".repeat(1_024),
+            body: "\u{1}".repeat(16_384),
+            urgency: Urgency::Critical,
+        };
+        assert!(serde_json::to_vec(&most).unwrap().len() <= NOTICE_BYTES_MAX);
+    }
+
+    #[test]
+    fn it_is_slight_and_cannot_be_undone() {
+        let spec = Local.spec();
+        assert_eq!(spec.tier(), RiskTier::R1);
+        assert!(!spec.reversible && spec.is_public_result("can_be_unsent"));
+        assert!(!spec.is_public_param("title") && !spec.is_public_param("body"));
+    }
+}
