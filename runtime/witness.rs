@@ -6,7 +6,7 @@ use std::path::Path;
 
 use effectd_actors::{Looked, Witness};
 use effectd_adapters::{SpacePath, Workspace};
-use effectd_contracts::{Code, Failure, Phase};
+use effectd_contracts::{Code, Failure, Phase, Seen};
 
 /// The witness of this process. It opens the root anew for every look: a space may be moved.
 #[derive(Debug, Clone, Copy)]
@@ -46,12 +46,22 @@ impl Witness for Eyes {
         Ok(workspace.open_file(&parsed(path)?)?.0)
     }
 
-    fn remove_drafts(&self, root: &Path, paths: &[String], trace: &str) -> Result<(), Failure> {
+    fn remove_drafts(
+        &self,
+        root: &Path,
+        paths: &[String],
+        before: &[Seen],
+        trace: &str,
+    ) -> Result<(), Failure> {
         let root = open_root(root)?;
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let mut all = Ok(());
         for path in paths {
-            workspace.remove_draft(&parsed(path)?, trace)?;
+            let was = before.iter().find(|seen| &seen.path == path);
+            let removed = workspace.remove_draft(&parsed(path)?, trace, was.map(|seen| &seen.standing));
+            // What cannot be removed at one path does not keep what another one has lost.
+            all = all.and(removed.map_err(Failure::from));
         }
-        Ok(())
+        all
     }
 }

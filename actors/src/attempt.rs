@@ -118,16 +118,18 @@ async fn keep(parts: &Parts, tried: &mut Tried, taken: Taken, entry: &Entry) {
             fill_in(output, entry, &kept);
             tried.artifacts = kept;
         }
-        Err(failure) if has_changed(tried.effects.as_ref()) => tried.came_to = Attempted::Unclear(failure),
+        Err(failure) if tried.effects.as_ref().is_some_and(has_changed) => {
+            tried.came_to = Attempted::Unclear(failure)
+        }
         Err(failure) => tried.came_to = Attempted::Failed(failure),
     }
 }
 
 /// Whether something was seen to be otherwise after the run.
-fn has_changed(effects: Option<&Effects>) -> bool {
+pub(crate) fn has_changed(effects: &Effects) -> bool {
     match effects {
-        Some(Effects::Observed(observed)) => !observed.changes.is_empty(),
-        Some(Effects::None | Effects::Unobserved | Effects::Possible) | None => false,
+        Effects::Observed(observed) => !observed.changes.is_empty(),
+        Effects::None | Effects::Unobserved | Effects::Possible => false,
     }
 }
 

@@ -16,7 +16,7 @@ use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 
 use crate::action::{Action, Claimed};
-use crate::attempt::{Attempted, Tried, attempt};
+use crate::attempt::{Attempted, Tried, attempt, has_changed};
 use crate::control::breaker::{Report, counts};
 use crate::control::breakers::{self, Pass};
 use crate::failpoint::hit;
@@ -147,6 +147,8 @@ struct Course {
     isolation: Option<Isolation>,
     /// Something ran that may have had its effect.
     touched: bool,
+    /// What was seen to be otherwise after a run that failed.
+    changed: Option<Effects>,
     /// What the last run said at length.
     artifacts: Vec<KeptArtifact>,
 }
@@ -164,10 +166,11 @@ impl Course {
     }
 
     fn end(self, result: Result<ToolOutput, Failure>, outcome: Outcome, dead_letter: bool) -> Ended {
-        let effects = match (&result, self.touched) {
-            (Ok(_), _) => Effects::Unobserved,
-            (Err(_), true) => Effects::Possible,
-            (Err(_), false) => Effects::None,
+        let effects = match (&result, self.touched, self.changed) {
+            (Ok(_), _, _) => Effects::Unobserved,
+            (Err(_), true, _) => Effects::Possible,
+            (Err(_), false, Some(changed)) => changed,
+            (Err(_), false, None) => Effects::None,
         };
         let Course {
             attempts,
@@ -262,6 +265,7 @@ impl Executor {
             used: Used::default(),
             isolation: None,
             touched: false,
+            changed: None,
             artifacts: Vec::new(),
         };
         if let Earlier::Interrupted(intent) = action.state.earlier() {
@@ -277,6 +281,8 @@ impl Executor {
         action.step("prepared");
         hit("executor.after_prepare", &action.ticket.action_id).await;
         if let Earlier::Interrupted(intent) = action.state.earlier() {
+            // What the interrupted run has set aside is put back before anybody looks how far it has come.
+            preimage::remove_drafts(&self.parts, action, &prepared).await;
             match self
                 .settle_interrupted(action, &prepared, intent.as_ref(), deadline)
                 .await
@@ -311,7 +317,11 @@ impl Executor {
                         (None, None) => self.look_and_end(course, output, action, &prepared).await,
                     });
                 }
-                Attempted::Failed(failure) => (failure, false),
+                Attempted::Failed(failure) => {
+                    // It says that it had no effect; what is otherwise all the same is told, whoever has done it.
+                    course.changed = seen.filter(has_changed).or(course.changed);
+                    (failure, false)
+                }
                 Attempted::Unclear(failure) => (failure, dry_run.is_none()),
                 Attempted::Abandoned => return None,
             };
@@ -490,4 +500,39 @@ fn unknown(why: &str) -> Failure {
 /// The effect is there, but the answer of the run that made it is lost.
 fn found_done() -> ToolOutput {
     ToolOutput::new(serde_json::json!({ "settled_by": "probe" }), None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use effectd_contracts::{Observed, PathChange, Standing};
+
+    #[test]
+    fn what_was_seen_to_change_is_told_of_a_run_that_failed() {
+        let course = |touched, changed| Course {
+            attempts: Vec::new(),
+            used: Used::default(),
+            isolation: None,
+            touched,
+            changed,
+            artifacts: Vec::new(),
+        };
+        let half = Effects::Observed(Observed {
+            changes: vec![PathChange {
+                path: "workspace/a".to_owned(),
+                before: Standing::Absent,
+                after: Standing::Folder,
+                moved_to: None,
+            }],
+            undoable: true,
+        });
+        let failure = || Failure::new(Code::StateChanged, Phase::Dispatch, "otherwise");
+        assert!(has_changed(&half) && !has_changed(&Effects::None));
+        assert_eq!(course(false, Some(half.clone())).fail(failure()).effects, half);
+        assert_eq!(course(false, None).fail(failure()).effects, Effects::None);
+        assert_eq!(
+            course(true, Some(half)).fail(failure()).effects,
+            Effects::Possible
+        );
+    }
 }

@@ -41,8 +41,15 @@ pub trait Witness: Send + Sync {
     /// Opens the file at a path beneath the root, to be read in pieces.
     fn open(&self, root: &Path, path: &str) -> Result<File, Failure>;
 
-    /// Removes what a run under this trace has left half written for these paths. Nothing of the run is alive any more.
-    fn remove_drafts(&self, root: &Path, paths: &[String], trace: &str) -> Result<(), Failure>;
+    /// Removes what a run under this trace has left half written for these paths, and puts back what it has set aside. What
+    /// stood there before it is told as far as it is known. Nothing of the run is alive any more.
+    fn remove_drafts(
+        &self,
+        root: &Path,
+        paths: &[String],
+        before: &[Seen],
+        trace: &str,
+    ) -> Result<(), Failure>;
 }
 
 /// What stands at a path, with its content if that is to be kept.
@@ -216,9 +223,13 @@ pub(crate) async fn remove_drafts(parts: &Parts, action: &Action<Claimed>, prepa
     let Ok(root) = (parts.space_roots)(&action.request.space_id) else {
         return;
     };
-    let paths: Vec<String> = prepared.touched.iter().map(|touch| touch.path.clone()).collect();
+    let (paths, before) = (
+        paths(&prepared.touched),
+        prepared.before.clone().unwrap_or_default(),
+    );
     let (witness, trace) = (parts.witness.clone(), action.ticket.trace_id.clone());
-    let removing = tokio::task::spawn_blocking(move || witness.remove_drafts(&root, &paths, trace.as_str()));
+    let removing =
+        tokio::task::spawn_blocking(move || witness.remove_drafts(&root, &paths, &before, trace.as_str()));
     if let Ok(Err(failure)) = removing.await {
         tracing::warn!(parent: &action.ticket.span, %failure, "what a killed run has left stays");
     }

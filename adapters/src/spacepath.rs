@@ -146,16 +146,26 @@ fn is_deceptive(c: char) -> bool {
 
 const DRAFT_HEAD: &str = ".effectd-";
 const DRAFT_TAIL: &str = ".draft";
+const ASIDE_TAIL: &str = ".aside";
 
-/// Whether a name is that of an unfinished file of ours.
+/// Whether a name is that of an unfinished file of ours, or of one that was set aside.
 pub(crate) fn is_draft(name: &str) -> bool {
-    name.starts_with(DRAFT_HEAD) && name.ends_with(DRAFT_TAIL)
+    name.starts_with(DRAFT_HEAD) && (name.ends_with(DRAFT_TAIL) || name.ends_with(ASIDE_TAIL))
 }
 
 /// The name of an unfinished file. The same for the same mark, so that a run that is repeated finds what it left behind.
 pub(crate) fn draft_name(mark: &str) -> String {
+    name_of(mark, DRAFT_TAIL)
+}
+
+/// The name under which something waits that may be somebody else's: unlike a draft, it is never removed unseen.
+pub(crate) fn aside_name(mark: &str) -> String {
+    name_of(mark, ASIDE_TAIL)
+}
+
+fn name_of(mark: &str, tail: &str) -> String {
     let digest = effectd_contracts::Digest::of(mark.as_bytes()).hex();
-    format!("{DRAFT_HEAD}{}{DRAFT_TAIL}", &digest[..32])
+    format!("{DRAFT_HEAD}{}{tail}", &digest[..32])
 }
 
 impl fmt::Display for SpacePath {

@@ -1,7 +1,7 @@
 //! `files.apply_patch`: applies a unified diff, all of it or nothing.
 
 use effectd_contracts::{
-    Code, Failure, Phase, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
+    Code, Failure, Phase, ProbeVerdict, Seen, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
 };
 use serde_json::{Map, Value, json};
 
@@ -77,15 +77,15 @@ impl Tool for ApplyPatch {
             };
             let draft =
                 workspace.draft(&file.path, new.as_bytes(), None, existing, call.trace_id.as_str())?;
-            drafts.push((file, old, draft));
+            drafts.push((Placed { file, old, new }, draft));
         }
         let mut placed = Vec::new();
-        for (file, old, draft) in drafts {
+        for (one, draft) in drafts {
             if let Err(problem) = draft.place() {
-                take_back(workspace, placed, call);
+                take_back(workspace, &placed, call);
                 return Err(problem.into());
             }
-            placed.push((file, old));
+            placed.push(one);
         }
         let created = patch.files.iter().filter(|file| file.creates).count();
         let result = json!({ "files_changed": patch.files.len() - created, "files_created": created });
@@ -169,13 +169,29 @@ fn patched(workspace: &Workspace<'_>, file: &FilePatch) -> Result<(Option<Vec<u8
     Ok((old.map(|old| old.bytes), new))
 }
 
-/// Best effort: the problem that led here is the one that matters, and what is kept for an undo is there in any case.
-fn take_back(workspace: &Workspace<'_>, placed: Vec<(&FilePatch, Option<Vec<u8>>)>, call: &ToolCall) {
-    for (file, old) in placed {
+/// A file of the patch, with what was there and what is to be.
+struct Placed<'p> {
+    file: &'p FilePatch,
+    old: Option<Vec<u8>>,
+    new: String,
+}
+
+/// Best effort: the problem that led here is the one that matters, and what is kept for an undo is there in any case. What
+/// the action found before it is not what is expected now, but the new content; what somebody has put there since stays.
+fn take_back(workspace: &Workspace<'_>, placed: &[Placed<'_>], call: &ToolCall) {
+    let mark = call.trace_id.as_str();
+    for Placed { file, old, new } in placed {
+        let Ok(standing) = now(workspace, &file.path) else {
+            continue;
+        };
+        if !is_content(&standing, new.as_bytes()) {
+            continue;
+        }
+        let path = file.path.to_string();
+        let ours = [Seen { path, standing }];
+        let workspace = workspace.expecting(&ours, mark);
         let _ = match old {
-            Some(old) => {
-                workspace.write_atomically(&file.path, &old, Existing::Replace, call.trace_id.as_str())
-            }
+            Some(old) => workspace.write_atomically(&file.path, old, Existing::Replace, mark),
             None => workspace.remove_file(&file.path),
         };
     }

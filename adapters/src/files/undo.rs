@@ -127,7 +127,7 @@ fn check_all(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<(), FilePr
 
 /// Returns how many folders stayed since they are not empty.
 fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result<usize, FileProblem> {
-    let mut drafts: Vec<Draft> = Vec::new();
+    let mut drafts: Vec<(&SpacePath, Draft)> = Vec::new();
     let (mut moves, mut folders, mut new_folders) = (Vec::new(), Vec::new(), Vec::new());
     for step in steps {
         if &now(workspace, &step.path)? == step.then {
@@ -143,7 +143,8 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
                 None => new_folders.push(&step.path),
             },
             (Standing::File(state), true) => {
-                drafts.push(workspace.draft_heard(&step.path, state, Existing::Replace, mark)?);
+                let draft = workspace.draft_heard(&step.path, state, Existing::Replace, mark)?;
+                drafts.push((&step.path, draft));
             }
             (Standing::File(_), false) => {
                 let from = source(steps, step).ok_or(FileProblem::Changed)?;
@@ -158,11 +159,14 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
     }
     for (from, to) in moves {
         workspace.move_file(&from.path, &to.path, Existing::Replace)?;
+        for (_, draft) in drafts.iter_mut().filter(|(path, _)| *path == &from.path) {
+            draft.vacated();
+        }
     }
     for folder in new_folders {
         workspace.make_folder(folder)?;
     }
-    for draft in drafts {
+    for (_, draft) in drafts {
         draft.place()?;
     }
     for step in steps.iter().filter(|step| step.then == &Standing::Absent) {

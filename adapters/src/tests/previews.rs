@@ -59,6 +59,12 @@ fn cases() -> Vec<Case> {
             put_new,
         ),
         case(
+            "patch two files of which the second cannot be",
+            &files::ApplyPatch,
+            json!({ "patch": "--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n--- a/c\n+++ b/c\n@@ -1 +1 @@\n-see\n+sea\n" }),
+            |place| set_mode(place, "c", 0o640),
+        ),
+        case(
             "make a folder",
             &files::MakeDir,
             json!({ "path": "workspace/x/y" }),
@@ -112,14 +118,19 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn prepared() -> Place {
+fn set_mode(place: &Place, name: &str, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(place.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn prepared() -> Place {
     let place = Place::new();
     place.put("a", b"one\ntwo\nthree\n");
     place.put("b", b"the other");
+    place.put("c", b"see\n");
     place.put("dir/deep/x", b"x");
-    for (name, mode) in [("a", 0o644), ("b", 0o600)] {
-        std::fs::set_permissions(place.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    for (name, mode) in [("a", 0o644), ("b", 0o600), ("c", 0o600)] {
+        set_mode(&place, name, mode);
     }
     place
 }

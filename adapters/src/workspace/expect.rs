@@ -14,7 +14,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest as _, Sha256};
 
 use super::{FileProblem, Workspace, beneath};
-use crate::spacepath::{SpacePath, draft_name};
+use crate::spacepath::{SpacePath, aside_name};
 
 impl<'a> Workspace<'a> {
     /// The same, for an action that may only happen if these paths are as they were seen.
@@ -34,10 +34,10 @@ impl<'a> Workspace<'a> {
         Some(&seen.standing)
     }
 
-    /// Where what is removed waits until it is known to be the right file. Should the action be killed meanwhile, it is
-    /// removed with its other unfinished files.
+    /// Where what is removed waits until it is known to be the right file. Should the action be killed meanwhile, it is put
+    /// back.
     pub(super) fn aside(&self, path: &SpacePath) -> String {
-        draft_name(&format!("{}\n{path}", self.mark))
+        aside_name(&format!("{}\n{path}", self.mark))
     }
 
     /// Whether every path is as it was seen. What is changed afterwards is looked at again when it is changed.
@@ -67,30 +67,63 @@ impl<'a> Workspace<'a> {
     }
 }
 
-/// Puts a new file in the place of the one that must be there. `name` is the new one's, and holds the old one meanwhile.
+/// Renames within a folder, over nothing.
+fn shift(folder: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
+    renameat2(folder, from, folder, to, RenameFlags::RENAME_NOREPLACE)
+}
+
+/// Puts back what was set aside, unless something else has come to stand there.
+fn put_back(folder: BorrowedFd<'_>, aside: &str, target: &str) -> Result<(), FileProblem> {
+    shift(folder, aside, target).map_err(|_| FileProblem::LeftAside)
+}
+
+/// Puts a new file in the place of the one that must be there, so that a reader sees the old or the new one. Before the two
+/// change places, the new one gets the name under which nothing is removed unseen: should the action be killed then, or
+/// fail to put back what was not expected, somebody else's file may have that name.
 pub(super) fn replace(
     folder: BorrowedFd<'_>,
-    name: &str,
-    target: &str,
+    [name, aside, target]: [&str; 3],
     expected: &Standing,
 ) -> Result<(), FileProblem> {
     let at = FileProblem::at("move the new content into place");
-    match expected {
-        Standing::Absent => match renameat2(folder, name, folder, target, RenameFlags::RENAME_NOREPLACE) {
-            Err(Errno::EEXIST) => Err(FileProblem::Changed),
-            moved => moved.map_err(at),
-        },
-        Standing::File(state) => {
-            exchange(folder, name, target)?;
-            if let Err(problem) = is_state(folder, name, state) {
-                exchange(folder, name, target)?;
+    let state = match expected {
+        Standing::Absent => {
+            return match shift(folder, name, target) {
+                Err(Errno::EEXIST) => Err(FileProblem::Changed),
+                moved => moved.map_err(at),
+            };
+        }
+        Standing::File(state) => state,
+        Standing::Folder | Standing::Other => return Err(FileProblem::Changed),
+    };
+    let ours = identity(folder, name)?;
+    match shift(folder, name, aside) {
+        Err(Errno::EEXIST) => return Err(FileProblem::LeftAside),
+        shifted => shifted.map_err(at)?,
+    }
+    if let Err(problem) = exchange(folder, aside, target) {
+        // Nothing has changed places: it is a draft again, and removed as one.
+        put_back(folder, aside, name)?;
+        return Err(problem);
+    }
+    if let Err(problem) = is_state(folder, aside, state) {
+        match exchange(folder, aside, target) {
+            Ok(()) => {}
+            // The new content was removed from its place meanwhile.
+            Err(FileProblem::Changed) => {
+                put_back(folder, aside, target)?;
                 return Err(problem);
             }
-            unlinkat(folder, name, UnlinkatFlags::NoRemoveDir)
-                .map_err(FileProblem::at("remove what was replaced"))
+            Err(_) => return Err(FileProblem::LeftAside),
         }
-        Standing::Folder | Standing::Other => Err(FileProblem::Changed),
+        if identity(folder, aside) != Ok(ours) {
+            // Somebody has written over the new content meanwhile.
+            return Err(FileProblem::LeftAside);
+        }
+        put_back(folder, aside, name)?;
+        return Err(problem);
     }
+    unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(FileProblem::at("remove what was replaced"))
 }
 
 fn exchange(folder: BorrowedFd<'_>, one: &str, other: &str) -> Result<(), FileProblem> {
@@ -101,6 +134,15 @@ fn exchange(folder: BorrowedFd<'_>, one: &str, other: &str) -> Result<(), FilePr
     }
 }
 
+/// Which file a name stands for.
+fn identity(folder: BorrowedFd<'_>, name: &str) -> Result<(u64, u64), FileProblem> {
+    let at = FileProblem::at("look at the file");
+    let how = beneath(OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty());
+    let file = openat2(folder, name, how).map_err(&at)?;
+    let stat = nix::sys::stat::fstat(file.as_fd()).map_err(&at)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
 /// Removes the file that must be there. It waits under `aside` until it is known to be the one.
 pub(super) fn remove(
     folder: BorrowedFd<'_>,
@@ -109,53 +151,95 @@ pub(super) fn remove(
     state: &FileState,
 ) -> Result<(), FileProblem> {
     let at = FileProblem::at("remove the file");
-    let moved = |from: &str, to: &str| renameat2(folder, from, folder, to, RenameFlags::RENAME_NOREPLACE);
-    match moved(target, aside) {
-        Err(Errno::ENOENT) => return Err(FileProblem::Changed),
-        set_aside => set_aside.map_err(&at)?,
-    }
+    set_aside(folder, target, aside)?;
     if let Err(problem) = is_state(folder, aside, state) {
-        moved(aside, target).map_err(&at)?;
+        put_back(folder, aside, target)?;
         return Err(problem);
     }
     unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(at)
 }
 
-/// Moves what must be at the first end to the second, where nothing or a certain file must be.
+fn set_aside(folder: BorrowedFd<'_>, target: &str, aside: &str) -> Result<(), FileProblem> {
+    match shift(folder, target, aside) {
+        Err(Errno::ENOENT) => Err(FileProblem::Changed),
+        Err(Errno::EEXIST) => Err(FileProblem::LeftAside),
+        moved => moved.map_err(FileProblem::at("set aside what is replaced")),
+    }
+}
+
+/// Moves what must be at the first end to the second, where nothing or a certain file must be. What is replaced waits under
+/// `aside`, so that whenever the action is killed it can be told how far it has come: the moved file is at one of its ends.
 pub(super) fn move_over(
     [from, to]: [(BorrowedFd<'_>, &str); 2],
+    aside: &str,
     moved: &Standing,
     replaced: &Standing,
 ) -> Result<(), FileProblem> {
-    let at = FileProblem::at("move it");
-    let rename = |flags| renameat2(from.0, from.1, to.0, to.1, flags);
-    let back = |flags| renameat2(to.0, to.1, from.0, from.1, flags);
-    let flags = match replaced {
-        Standing::Absent => RenameFlags::RENAME_NOREPLACE,
-        Standing::File(_) => RenameFlags::RENAME_EXCHANGE,
+    let old = match replaced {
+        Standing::Absent => None,
+        Standing::File(state) => Some(state),
         Standing::Folder | Standing::Other => return Err(FileProblem::Changed),
     };
-    match rename(flags) {
-        Err(Errno::EEXIST | Errno::ENOENT) => return Err(FileProblem::Changed),
-        renamed => renamed.map_err(&at)?,
+    if old.is_some() {
+        set_aside(to.0, to.1, aside)?;
+    }
+    let back = || match old {
+        Some(_) => put_back(to.0, aside, to.1),
+        None => Ok(()),
+    };
+    let over_nothing = RenameFlags::RENAME_NOREPLACE;
+    if let Err(errno) = renameat2(from.0, from.1, to.0, to.1, over_nothing) {
+        back()?;
+        let gone = matches!(errno, Errno::EEXIST | Errno::ENOENT);
+        return Err(if gone {
+            FileProblem::Changed
+        } else {
+            FileProblem::at("move it")(errno)
+        });
     }
     let right = match moved {
         Standing::File(state) => is_state(to.0, to.1, state),
         Standing::Folder => is_folder(to.0, to.1),
         Standing::Absent | Standing::Other => Err(FileProblem::Changed),
     };
-    let right = right.and_then(|()| match replaced {
-        Standing::File(state) => is_state(from.0, from.1, state),
-        Standing::Absent | Standing::Folder | Standing::Other => Ok(()),
-    });
+    let right = right.and_then(|()| old.map_or(Ok(()), |state| is_state(to.0, aside, state)));
     if let Err(problem) = right {
-        back(flags).map_err(&at)?;
+        let returned = renameat2(to.0, to.1, from.0, from.1, over_nothing);
+        returned.map_err(|_| FileProblem::LeftAside)?;
+        back()?;
         return Err(problem);
     }
-    if flags == RenameFlags::RENAME_EXCHANGE {
-        unlinkat(from.0, from.1, UnlinkatFlags::NoRemoveDir).map_err(at)?;
+    match old {
+        Some(_) => unlinkat(to.0, aside, UnlinkatFlags::NoRemoveDir)
+            .map_err(FileProblem::at("remove what was replaced")),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Puts back what a run that was killed has set aside. If something stands in its place, one of the two is what stood there
+/// before the run, and the other the new content: then what is aside is not needed any more. If neither is, somebody else
+/// was there, and nothing is removed.
+pub(super) fn settle_aside(
+    folder: BorrowedFd<'_>,
+    aside: &str,
+    target: &str,
+    before: Option<&Standing>,
+) -> Result<(), FileProblem> {
+    match shift(folder, aside, target) {
+        Err(Errno::ENOENT) => return Ok(()),
+        Err(Errno::EEXIST) => {
+            let Some(Standing::File(state)) = before else {
+                return Err(FileProblem::LeftAside);
+            };
+            if is_state(folder, aside, state).is_err() && is_state(folder, target, state).is_err() {
+                return Err(FileProblem::LeftAside);
+            }
+            let at = FileProblem::at("remove what was replaced");
+            unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(at)?;
+        }
+        shifted => shifted.map_err(FileProblem::at("put back what was set aside"))?,
+    }
+    nix::unistd::fsync(folder).map_err(FileProblem::at("sync the folder"))
 }
 
 fn is_folder(folder: BorrowedFd<'_>, name: &str) -> Result<(), FileProblem> {

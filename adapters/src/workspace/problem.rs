@@ -26,6 +26,8 @@ pub enum FileProblem {
     NotText,
     /// It is not, or not any more, as the action expects.
     Changed,
+    /// The same, and something came to stand there before what was set aside could be put back.
+    LeftAside,
 }
 
 impl FileProblem {
@@ -44,7 +46,12 @@ impl FileProblem {
     pub fn errno(self) -> Option<Errno> {
         match self {
             Self::Kernel { errno, .. } => Some(errno),
-            Self::NotAFile | Self::Folder | Self::TooLarge { .. } | Self::NotText | Self::Changed => None,
+            Self::NotAFile
+            | Self::Folder
+            | Self::TooLarge { .. }
+            | Self::NotText
+            | Self::Changed
+            | Self::LeftAside => None,
         }
     }
 }
@@ -107,6 +114,11 @@ impl From<FileProblem> for Failure {
             FileProblem::Changed => (
                 Code::StateChanged,
                 "the file is not as the action expects; look at it again and decide anew".to_owned(),
+            ),
+            FileProblem::LeftAside => (
+                Code::StateChanged,
+                "the file was changed twice at the same moment; what stood there is kept beside it, in the file .effectd-*.aside"
+                    .to_owned(),
             ),
         };
         Failure::new(code, Phase::Dispatch, message)

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::look::{FileKind, Stat};
 use super::{FOLDER, FileProblem, Workspace, beneath, expect};
-use crate::spacepath::{SpacePath, draft_name};
+use crate::spacepath::{SpacePath, aside_name, draft_name};
 
 /// What is done about a file that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,8 @@ const FOLDER_MODE: Mode = Mode::from_bits_truncate(0o755);
 pub struct Draft {
     folder: OwnedFd,
     name: String,
+    /// Where what it replaces waits until it is known to be the right file.
+    aside: String,
     target: String,
     existing: Existing,
     expected: Option<Standing>,
@@ -86,7 +88,7 @@ impl Draft {
         crate::failpoint::before_rename();
         let folder = self.folder.as_fd();
         if let Some(expected) = &self.expected {
-            expect::replace(folder, &self.name, &self.target, expected)?;
+            expect::replace(folder, [&self.name, &self.aside, &self.target], expected)?;
             return self.placed();
         }
         let moved = match self.existing {
@@ -101,6 +103,13 @@ impl Draft {
         };
         moved.map_err(FileProblem::at("move the new content into place"))?;
         self.placed()
+    }
+
+    /// What stood in its place was moved away by the same call: where something certain was expected, nothing is now.
+    pub fn vacated(&mut self) {
+        if let Some(expected) = &mut self.expected {
+            *expected = Standing::Absent;
+        }
     }
 
     fn placed(mut self) -> Result<(), FileProblem> {
@@ -250,7 +259,7 @@ impl Workspace<'_> {
         let create = || openat2(folder.as_fd(), name.as_str(), how);
         let mut file = create();
         if matches!(file, Err(Errno::EEXIST)) {
-            // Left by an interrupted run of the same action, which is proven dead.
+            // Left by an interrupted run of the same action, which is proven dead. What is not ours never has this name.
             let removed = unlinkat(folder.as_fd(), name.as_str(), UnlinkatFlags::NoRemoveDir);
             removed.map_err(FileProblem::at("remove an unfinished file"))?;
             file = create();
@@ -259,6 +268,7 @@ impl Workspace<'_> {
         let draft = Draft {
             folder,
             name,
+            aside: aside_name(&format!("{mark}\n{path}")),
             target: path.file_name().to_owned(),
             existing,
             expected: self.expected(path).cloned(),
@@ -271,17 +281,25 @@ impl Workspace<'_> {
         Ok((draft, File::from(file)))
     }
 
-    /// Removes what a run that was killed has left half written for a path, if it has.
-    pub fn remove_draft(&self, path: &SpacePath, mark: &str) -> Result<(), FileProblem> {
+    /// Removes what a run that was killed has left half written for a path, if it has, and puts back what it has set
+    /// aside. `before` is what stood there before the run, if that is known.
+    pub fn remove_draft(
+        &self,
+        path: &SpacePath,
+        mark: &str,
+        before: Option<&Standing>,
+    ) -> Result<(), FileProblem> {
         let folder = match self.folder_of(path) {
             Err(problem) if problem.errno() == Some(Errno::ENOENT) => return Ok(()),
             folder => folder?,
         };
-        let name = draft_name(&format!("{mark}\n{path}"));
+        let mark = format!("{mark}\n{path}");
+        let name = draft_name(&mark);
         match unlinkat(folder.as_fd(), name.as_str(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(FileProblem::at("remove an unfinished file")(errno)),
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(FileProblem::at("remove an unfinished file")(errno)),
         }
+        expect::settle_aside(folder.as_fd(), &aside_name(&mark), path.file_name(), before)
     }
 
     /// Whether a file could be put there, as far as can be told without doing it.
@@ -363,7 +381,7 @@ impl Workspace<'_> {
         match (self.expected(from), self.expected(to)) {
             (Some(moved), Some(replaced)) => {
                 let ends = [(old.as_fd(), from.file_name()), (new.as_fd(), to.file_name())];
-                expect::move_over(ends, moved, replaced)?;
+                expect::move_over(ends, &self.aside(to), moved, replaced)?;
             }
             (Some(_), None) | (None, Some(_)) | (None, None) => {
                 renameat2(old.as_fd(), from.file_name(), new.as_fd(), to.file_name(), flags).map_err(at)?;
