@@ -40,6 +40,16 @@ pub enum Preview {
     Unavailable(String),
 }
 
+impl Preview {
+    /// Keeps which paths would change and how large they are, for those who may not read what stands in them.
+    pub fn leave_texts_out(&mut self) {
+        match self {
+            Preview::Shown(shown) => shown.changes.iter_mut().for_each(|change| change.diff = None),
+            Preview::WouldFail(_) | Preview::Unavailable(_) => {}
+        }
+    }
+}
+
 /// What would change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shown {

@@ -432,6 +432,15 @@ async fn a_rule_can_veto_by_what_would_change() {
             "small-steps",
         ),
     ];
+    // What is too large to be tried out may be anything, so it passes no bound.
+    std::fs::File::create(place.note("large"))
+        .unwrap()
+        .set_len(40 << 20)
+        .unwrap();
+    let large = request("w-7", "files.delete", json!({ "path": "workspace/large" }));
+    let answer = runtime.exec(large).await;
+    assert_eq!(receipt(&answer).outcome, Outcome::DeniedPolicy);
+    assert!(place.note("large").exists());
     for (request, rule) in vetoes {
         let tool = request.tool_id.clone();
         let answer = runtime.exec(request).await;
@@ -485,6 +494,28 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
             .unwrap()
             .contains("cannot be previewed")
     );
+    // Who may not read the files may still ask to write, and is not told what stands in them.
+    let consent = |verb: &str| {
+        let words = [
+            "policy",
+            verb,
+            "--subject",
+            "agent://planner@deviceA",
+            "--space",
+            "shared:household",
+            "--purpose",
+            "tool:files.read_text",
+        ];
+        assert_eq!(place.effectd(&words, None).code(), 0);
+    };
+    consent("revoke-consent");
+    let told = ask("files.write_text", write.clone(), 4);
+    let change = &told["preview"]["shown"]["changes"][0];
+    assert_eq!(
+        (&change["path"], &change["diff"]),
+        (&json!("workspace/p.txt"), &Value::Null)
+    );
+    consent("grant-consent");
     // The same for people.
     let body = serde_json::to_string(&request("q-1", "files.write_text", write)).unwrap();
     let text = place.effectd(&["preview", "-"], Some(&body)).stdout();

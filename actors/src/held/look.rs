@@ -41,6 +41,11 @@ pub fn may_see(parts: &Parts, by: &Decider, principal: &Principal) -> bool {
     by.principal == *principal || parts.policy().may_look(by)
 }
 
+/// Whether this one may see what stands in the files that a question is about: those who decide.
+pub fn may_read(parts: &Parts, by: &Decider) -> bool {
+    parts.policy().may_look(by)
+}
+
 /// The question that an action waits for, if nobody has decided, and who asked. What nobody decided in time ends here, if
 /// nobody has swept.
 pub async fn waiting(

@@ -1,6 +1,7 @@
 //! What is different between two texts, as people read it: bounded, and without secrets and personal data.
 
 use effectd_contracts::{Rehearsed, Standing};
+use effectd_policy::inspect::safety::secret_spans;
 use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::storage::{SECRET_PLACEHOLDER, is_secret_name};
 use serde::{Deserialize, Serialize};
@@ -39,11 +40,16 @@ pub(super) fn between(old: &Looked, new: &Rehearsed, left: &mut usize) -> Option
         (Standing::File(_), Some(text)) => text,
         (Standing::File(_), None) | (Standing::Other, _) => return None,
     };
-    if old == new || old.lines().count() + new.lines().count() > PREVIEW_DIFF_LINES_MAX {
+    // By the very characters that a line ends with for the diff, too.
+    let lines = |text: &str| text.matches(['\n', '\r']).count() + 1;
+    if old == new || lines(&old) + lines(new) > PREVIEW_DIFF_LINES_MAX {
         return None;
     }
-    let mut diff = written(&old, new, left);
-    diff.redacted = redact(&mut diff.text);
+    // Before the two are compared: of a difference only a piece is left, by which a secret may not be known any more.
+    let (mut old, mut new) = (old, new.to_owned());
+    let redacted = [&mut old, &mut new].map(redact) != [false, false];
+    let mut diff = written(&old, &new, left);
+    diff.redacted = redacted;
     Some(diff)
 }
 
@@ -139,19 +145,18 @@ fn cut_at(line: &str, bytes_max: usize) -> &str {
     &line[..end.unwrap_or(0)]
 }
 
-/// Removes what nobody needs to see for their decision, line by line. Says whether there was something.
+/// Removes what nobody needs to see for their decision. Says whether there was something.
 pub(crate) fn redact(text: &mut String) -> bool {
-    let (mut removed, mut in_key) = (false, false);
+    let mut removed = without_tokens(text);
+    let mut in_key = false;
     let lines = text.split_inclusive('\n').map(|line| {
         let (body, end) = line.strip_suffix('\n').map_or((line, ""), |body| (body, "\n"));
-        in_key |= body.contains("PRIVATE KEY-----") && body.contains("-----BEGIN");
-        let safe = match (in_key, secret(body)) {
-            (true, _) => {
-                in_key = !body.contains("-----END");
-                Some(format!("{}{SECRET_PLACEHOLDER}", sign_of(body)))
-            }
-            (false, Some(safe)) => Some(safe),
-            (false, None) => redact_text(body).map(|redacted| redacted.text),
+        in_key |= body.contains(KEY_BEGINS);
+        let safe = if in_key {
+            in_key = !body.contains("-----END");
+            Some(SECRET_PLACEHOLDER.to_owned())
+        } else {
+            secret(body).or_else(|| redact_text(body).map(|redacted| redacted.text))
         };
         removed |= safe.is_some();
         format!("{}{end}", safe.as_deref().unwrap_or(body))
@@ -160,20 +165,54 @@ pub(crate) fn redact(text: &mut String) -> bool {
     removed
 }
 
-fn sign_of(line: &str) -> &str {
-    line.get(..1).unwrap_or_default()
+/// Where the lines of a private key begin.
+const KEY_BEGINS: &str = "-----BEGIN ";
+
+/// Removes what is known by its look, wherever it stands.
+fn without_tokens(text: &mut String) -> bool {
+    let spans = secret_spans(text);
+    // The beginning of a key is left where it is: the lines after it go with it.
+    let spans = spans
+        .into_iter()
+        .filter(|span| !text[span.clone()].contains(KEY_BEGINS));
+    let spans: Vec<_> = spans.collect();
+    for span in spans.iter().rev() {
+        text.replace_range(span.clone(), SECRET_PLACEHOLDER);
+    }
+    !spans.is_empty()
 }
 
-/// A line that gives a secret its value, without the value.
+/// A line that gives secrets their values, without the values: `password: x`, `{"user":"a","password":"b"}`.
 fn secret(line: &str) -> Option<String> {
-    let at = line.find([':', '='])?;
-    let (name, value) = line.split_at(at);
-    let last = name
-        .trim_start_matches(['+', '-', ' '])
-        .split_whitespace()
-        .next_back()?;
-    let empty = value[1..].trim().is_empty();
-    (!empty && is_secret_name(last)).then(|| format!("{name}{} {SECRET_PLACEHOLDER}", &value[..1]))
+    let (mut safe, mut rest, mut found) = (String::new(), line, false);
+    while let Some(at) = rest.find([':', '=']) {
+        let (name, value) = (&rest[..at], &rest[at + 1..]);
+        let quotes = ['"', '\'', '`'];
+        let last = name.trim_end().trim_end_matches(quotes);
+        let last = last
+            .rsplit([' ', '\t', ',', ';', '{', '(', '"', '\'', '`', '&', '?'])
+            .next();
+        safe.push_str(&rest[..=at]);
+        rest = value;
+        let begins = value.trim_start();
+        if begins.is_empty() || begins.starts_with(SECRET_PLACEHOLDER) || !last.is_some_and(is_secret_name) {
+            continue;
+        }
+        found = true;
+        let blank = value.len() - begins.len();
+        let quote = begins.chars().next().filter(|first| quotes.contains(first));
+        let end = match quote {
+            // As far as the quote goes; one that does not end takes the line with it.
+            Some(quote) => begins[1..].find(quote).map_or(begins.len(), |end| end + 2),
+            // Without quotes a value may have blanks in it, so the line is over.
+            None => begins.len(),
+        };
+        safe.push_str(&value[..blank]);
+        safe.push_str(SECRET_PLACEHOLDER);
+        rest = &begins[end..];
+    }
+    safe.push_str(rest);
+    found.then_some(safe)
 }
 
 #[cfg(test)]
@@ -257,5 +296,46 @@ mod tests {
         for kept in ["+api_key = [redacted:secret]", "+plain: text", "+end"] {
             assert!(shown.text.contains(kept), "{}", shown.text);
         }
+    }
+
+    #[test]
+    fn secrets_are_known_by_their_look_wherever_they_stand() {
+        let key = "-----BEGIN RSA PRIVATE KEY-----\nAAAABBBBCCCC\nDDDDEEEEFFFF\nGGGGHHHHIIII\nJJJJKKKKLLLL\n-----END RSA PRIVATE KEY-----\n";
+        // The key's first line is far above what is shown around the change.
+        let shown = diff(Some(key), Some(&format!("{key}a new line\n")), 5_000).unwrap();
+        assert!(
+            shown.redacted && shown.text.contains("+a new line"),
+            "{}",
+            shown.text
+        );
+        assert!(!shown.text.contains("KKKK"), "{}", shown.text);
+        let tokens = [
+            "AKIAABCDEFGHIJKLMNOP",
+            "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+            "sk-abcdefghijklmnopqrstuvwxyz",
+            "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.SflKxwRJSMeKKF2QT4",
+            "https://bob:hunter22hunter@example.org/x",
+            "{\"user\":\"bob\",\"password\":\"hun\",\"city\":\"Bern\"}",
+        ];
+        for token in tokens {
+            let shown = diff(None, Some(&format!("{}{token} more\n", "x ".repeat(240))), 5_000).unwrap();
+            assert!(shown.redacted, "{token}");
+            for hidden in ["AKIA", "wxyz", "SflKx", "hunter", "\"hun\""] {
+                assert!(!shown.text.contains(hidden), "{}", shown.text);
+            }
+        }
+        let mut text = tokens[5].to_owned();
+        assert!(redact(&mut text));
+        assert_eq!(
+            text,
+            "{\"user\":\"bob\",\"password\":[redacted:secret],\"city\":\"Bern\"}"
+        );
+        let mut harmless = "a: b, c = d\nhttp://example.org:80/x?y=1\n".to_owned();
+        assert!(!redact(&mut harmless));
+    }
+
+    #[test]
+    fn lines_are_counted_as_the_difference_counts_them() {
+        assert_eq!(diff(None, Some(&"y\r".repeat(9_000)), 5_000), None);
     }
 }

@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
-use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, SafetyClass, TraceId};
+use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, SafetyClass, ToolId, TraceId};
 use effectd_policy::{Decision, Verdict};
+use serde_json::Value;
 
 use super::{Preview, Trial, of};
 use crate::gate::{Assessed, Question, foreseeing};
 use crate::parts::Parts;
+
+/// Reads what stands in files, and nothing else.
+const READING_TOOL: &str = "files.read_text";
 
 /// What would come of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Foresight {
     /// What the policy says.
     pub decision: Decision,
-    /// What would change. What is not permitted is not tried out either.
+    /// What would change; nothing of what is not permitted. Texts are in it only for those who may read them.
     pub preview: Preview,
 }
 
@@ -44,9 +48,12 @@ pub async fn foresee(
         preview,
     } = foreseeing(parts, &question).await;
     let decision = ruling.decision;
-    let preview = match (&decision.verdict, preview) {
+    let mut preview = match (&decision.verdict, preview) {
+        (Verdict::Deny { .. } | Verdict::Quarantine { .. }, _) => {
+            Preview::Unavailable("the policy refuses it, so what would change is not told".to_owned())
+        }
         // A rule wanted to see it, too.
-        (_, Some(preview)) => preview,
+        (Verdict::Permit | Verdict::NeedsApproval { .. }, Some(preview)) => preview,
         (Verdict::Permit | Verdict::NeedsApproval { .. }, None) => {
             let trial = Trial {
                 space: &request.space_id,
@@ -58,9 +65,38 @@ pub async fn foresee(
             };
             of(parts, &trial).await
         }
-        (Verdict::Deny { .. } | Verdict::Quarantine { .. }, None) => {
-            Preview::Unavailable("the policy refuses it, so nothing was tried out".to_owned())
-        }
     };
+    if !may_read(parts, &question).await {
+        preview.leave_texts_out();
+    }
     Ok(Foresight { decision, preview })
+}
+
+/// Whether whoever asks may read the files of that space without being asked: only then is what stands in them told. Somebody
+/// who may write, or may ask to, need not be somebody who may read.
+async fn may_read(parts: &Arc<Parts>, question: &Question<'_>) -> bool {
+    let Some((tool_id, entry)) = ToolId::new(READING_TOOL)
+        .ok()
+        .and_then(|id| parts.registry.find(&id).ok().map(|entry| (id, entry)))
+    else {
+        return false;
+    };
+    let mut params = entry.example().clone();
+    params.insert(
+        "space_id".to_owned(),
+        Value::from(question.request.space_id.as_str()),
+    );
+    let request = ActionRequest {
+        tool_id,
+        params,
+        dry_run: false,
+        ..question.request.clone()
+    };
+    let reading = Question {
+        request: &request,
+        entry,
+        ..*question
+    };
+    let assessed = foreseeing(parts, &reading).await;
+    matches!(assessed.ruling.decision.verdict, Verdict::Permit)
 }

@@ -60,7 +60,10 @@ pub(crate) async fn list(
     let (mut holds, next) = page.map_err(|error| unavailable(&error))?;
     let now = parts.clock.now();
     holds.retain(|hold| hold.value.is_open(now) && look::may_see(parts, &by, &hold.value.decision.principal));
-    let approvals = ApprovalView::all(parts, &holds);
+    let mut approvals = ApprovalView::all(parts, &holds);
+    if !look::may_read(parts, &by) {
+        approvals.iter_mut().for_each(ApprovalView::leave_texts_out);
+    }
     Ok(json(StatusCode::OK, &ApprovalList { approvals, next }))
 }
 
@@ -90,7 +93,11 @@ fn find(desk: &Desk, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Probl
     let by = decider(peer);
     let hold = entries::hold(&*parts.store, id).map_err(|error| unavailable(&error))?;
     if let Some(hold) = hold.filter(|hold| look::may_see(parts, &by, &hold.value.decision.principal)) {
-        return Ok(ApprovalView::of(parts, &hold.value));
+        let mut view = ApprovalView::of(parts, &hold.value);
+        if !look::may_read(parts, &by) {
+            view.leave_texts_out();
+        }
+        return Ok(view);
     }
     let past = entries::past(&*parts.store, id).map_err(|error| unavailable(&error))?;
     let past = past.filter(|past| look::may_see(parts, &by, &past.principal));

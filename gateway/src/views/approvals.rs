@@ -52,6 +52,16 @@ pub struct ApprovalView {
     pub decided: Option<Approval>,
 }
 
+impl ApprovalView {
+    /// For whoever asked and does not decide: what stands in files is not theirs to read by asking to change it.
+    pub(crate) fn leave_texts_out(&mut self) {
+        let preview = self.prompt.as_mut().and_then(|prompt| prompt.preview.as_mut());
+        if let Some(preview) = preview {
+            preview.leave_texts_out();
+        }
+    }
+}
+
 /// What a person decides by.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PromptView {

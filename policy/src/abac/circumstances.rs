@@ -235,8 +235,18 @@ impl<'f> Seen<'f> {
 
 /// A number of what would change; 0 if nobody knows, which is told beside it.
 fn predicted(facts: &Facts, which: impl FnOnce(&Predicted) -> u64) -> Value<'static> {
-    let number = facts.predicted.as_ref().map_or(0, which);
-    Value::Number(i64::try_from(number).unwrap_or(i64::MAX))
+    let changes_nothing = facts
+        .tool
+        .side_effects
+        .iter()
+        .all(|effect| *effect == SideEffect::ReadOnly);
+    // What nobody could find out may be anything: a rule that sets a bound must not be passed by what is too large to be seen.
+    let number = match &facts.predicted {
+        Some(predicted) => i64::try_from(which(predicted)).unwrap_or(i64::MAX),
+        None if changes_nothing || facts.dry_run => 0,
+        None => i64::MAX,
+    };
+    Value::Number(number)
 }
 
 fn expression(value: Value<'_>) -> RestrictedExpression {

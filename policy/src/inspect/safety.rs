@@ -3,6 +3,7 @@
 //! Checks are small, know nothing of each other, and never say what they found, only what kind of thing it is.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use effectd_contracts::SafetyClass;
@@ -189,6 +190,39 @@ static SECRETS: LazyLock<RegexSet> = LazyLock::new(|| {
     });
     RegexSet::new(patterns).expect("the built-in patterns compile")
 });
+
+#[expect(
+    clippy::expect_used,
+    reason = "the patterns are constants, and a test compiles them"
+)]
+static EACH_SECRET: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    let each = SECRET_KINDS.iter().map(|(_, pattern)| Regex::new(pattern));
+    each.collect::<Result<_, _>>()
+        .expect("the built-in patterns compile")
+});
+
+/// Where secrets stand in a text, in order and without overlap. The checks know how a secret begins; it goes on as far as one
+/// word does.
+pub fn secret_spans(text: &str) -> Vec<Range<usize>> {
+    let ends_word =
+        |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ',' | ';' | ')' | '}' | ']' | '<');
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    let found = EACH_SECRET.iter().flat_map(|kind| kind.find_iter(text));
+    spans.extend(found.map(|found| {
+        let rest = &text[found.end()..];
+        let more = rest.find(ends_word).unwrap_or(rest.len());
+        found.start()..found.end() + more
+    }));
+    spans.sort_by_key(|span| span.start);
+    let mut merged: Vec<Range<usize>> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match merged.last_mut() {
+            Some(last) if span.start <= last.end => last.end = last.end.max(span.end),
+            Some(_) | None => merged.push(span),
+        }
+    }
+    merged
+}
 
 impl Check for Secrets {
     fn name(&self) -> CheckName {
