@@ -194,9 +194,14 @@ fn of_change(rows: &mut Rows, change: &Change) {
     rows.named("before", &standing(&change.before));
     rows.named("after", &standing(&change.after));
     let Some(diff) = &change.diff else {
+        if changes_content(change) {
+            let why = "it is no text, too long to be compared, or not yours to read";
+            rows.warning("not shown", &format!("what is different in it: {why}"));
+        }
         return;
     };
-    for text in diff.text.lines() {
+    // Only at the end of a line: whatever else moves the cursor is drawn as what it is.
+    for text in diff.text.trim_end_matches('\n').split('\n') {
         let tone = match text.as_bytes().first() {
             Some(b'+') => Tone::Added,
             Some(b'-') => Tone::Removed,
@@ -211,6 +216,15 @@ fn of_change(rows: &mut Rows, change: &Change) {
     if diff.redacted {
         rows.warning("hidden", "secrets and personal data are not shown");
     }
+}
+
+/// Whether a file would have another content, or come, or go for good.
+fn changes_content(change: &Change) -> bool {
+    let digest = |standing: &Standing| match standing {
+        Standing::File(state) => Some(state.digest.clone()),
+        Standing::Absent | Standing::Folder | Standing::Other => None,
+    };
+    digest(&change.before) != digest(&change.after)
 }
 
 fn standing(standing: &Standing) -> String {

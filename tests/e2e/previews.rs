@@ -515,6 +515,12 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
         (&change["path"], &change["diff"]),
         (&json!("workspace/p.txt"), &Value::Null)
     );
+    let body = serde_json::to_string(&request("q-1", "files.write_text", write.clone())).unwrap();
+    let text = place.effectd(&["preview", "-"], Some(&body)).stdout();
+    assert!(
+        text.contains("not yours to read") && !text.contains("old"),
+        "{text}"
+    );
     consent("grant-consent");
     // The same for people.
     let body = serde_json::to_string(&request("q-1", "files.write_text", write)).unwrap();
