@@ -63,11 +63,13 @@ fn a_notification_is_shown_once_by_a_real_session_bus_whatever_is_killed() {
     let daemon = in_session(&place, &bus);
     // Nobody shows anything on this bus yet: it waits, and says why.
     let first = send(&daemon, &notice("one", "Ready?", "<b>Washing</b> & drying"));
-    until("it waits", || listed(&place)[0]["why"].is_string());
-    let waits = place
-        .effectd(&["notifications", "show", "-o", "json", &first], None)
-        .json(0);
-    assert_eq!(waits["delivery"], "waiting");
+    let mut waits = Value::Null;
+    // It is tried again every moment: between two tries it waits.
+    until("it waits", || {
+        let shown = place.effectd(&["notifications", "show", "-o", "json", &first], None);
+        waits = shown.json(0);
+        waits["delivery"] == "waiting" && waits["why"].is_string()
+    });
     assert_eq!(waits["why"], "nobody shows notifications on the session bus");
     assert_eq!(
         (&waits["title"], &waits["body"]),
