@@ -239,7 +239,7 @@ pub struct Ticket {
     pub granted: Option<Approval>,
     /// What was shown of it beforehand.
     pub(crate) preview: Option<Box<Preview>>,
-    /// What must stand where it works: what the person saw who agreed to it.
+    /// What must stand where it works: what the person saw who agreed to it, or what a rule looked at.
     pub(crate) expect: Vec<Seen>,
     /// Its span.
     pub span: Span,

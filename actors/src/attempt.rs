@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::action::{Action, Claimed};
 use crate::executor::Used;
+use crate::expected::expected;
 use crate::failpoint::hit;
-use crate::idempotency::Earlier;
 use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
 use crate::registry::Entry;
@@ -57,7 +57,11 @@ pub(crate) async fn attempt(
 ) -> Tried {
     let started_at = parts.clock.now();
     let begun = parts.clock.monotonic();
-    let outcome = match call_of(parts, action, prepared, (mode, first), left) {
+    let call = match expected(parts, action, prepared, (mode, first)).await {
+        Ok(expect) => call_of(parts, action, prepared, (mode, expect), left),
+        Err(failure) => Err(failure),
+    };
+    let outcome = match call {
         Ok(call) => {
             let look = preimage::observe(parts, action, prepared);
             let look = (mode == CallMode::Run).then_some(look);
@@ -173,7 +177,7 @@ fn call_of(
     parts: &Parts,
     action: &Action<Claimed>,
     prepared: &Prepared,
-    (mode, first): (CallMode, bool),
+    (mode, expect): (CallMode, Vec<Seen>),
     left: Duration,
 ) -> Result<Call, Failure> {
     if left.is_zero() {
@@ -195,7 +199,7 @@ fn call_of(
         trace_id: action.ticket.trace_id.clone(),
         before: prepared.before.clone(),
         restore: prepared.restore.clone(),
-        expect: expected(action, mode, first),
+        expect,
     };
     let request = serde_json::to_vec(&call)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
@@ -214,18 +218,6 @@ fn call_of(
         trace_id: action.ticket.trace_id.clone(),
         narrowing,
     })
-}
-
-/// What must stand where it works. What was begun before may meet its own effect, and is settled by what its tool declares.
-fn expected(action: &Action<Claimed>, mode: CallMode, first: bool) -> Vec<Seen> {
-    let begun = match action.state.earlier() {
-        Earlier::No => !first,
-        Earlier::Interrupted(_) => true,
-    };
-    if begun || mode != CallMode::Run {
-        return Vec::new();
-    }
-    action.ticket.expect.clone()
 }
 
 /// A tool that says what it may change can change nothing else: the folders of those paths, or where they are to be made.

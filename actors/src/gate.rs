@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use effectd_bus::StoreError;
 use effectd_contracts::{
-    ActionRequest, Code, Failure, Outcome, Phase, Predicted, Principal, SafetyClass, Timestamp, TraceId,
+    ActionRequest, Code, Failure, Outcome, Phase, Predicted, Principal, SafetyClass, Seen, Timestamp, TraceId,
 };
 use effectd_policy::{Decision, Facts, Inspection, Policy, Verdict, evaluate, inspect};
 use ractor::ActorProcessingErr;
@@ -196,14 +196,19 @@ impl Gate {
             accepted_at: ticket.accepted_at,
             trace_id: &ticket.trace_id,
         };
-        let judging = foreseeing(&self.parts, &question).instrument(span);
-        let Assessed {
-            ruling,
-            inspection,
-            preview,
-        } = judging.await;
+        let judging = assess(&self.parts, &question).instrument(span);
+        let (
+            Assessed {
+                ruling,
+                inspection,
+                preview,
+            },
+            before,
+        ) = judging.await;
         let (request, entry) = (&action.request, action.state.entry());
         action.ticket.preview = preview.map(Box::new);
+        // What a rule looked at is what must be there when it happens.
+        action.ticket.expect = before;
         let ask = match &ruling.decision.verdict {
             Verdict::Permit => false,
             Verdict::NeedsApproval { .. } => true,
@@ -264,6 +269,11 @@ pub(crate) struct Assessed {
 /// Judges a request. If some rule looks at what would change, that is found out first; but nothing is tried out for who is
 /// refused whatever it would be.
 pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Assessed {
+    assess(parts, question).await.0
+}
+
+/// The same, with what stood there when it was found out.
+async fn assess(parts: &Parts, question: &Question<'_>) -> (Assessed, Vec<Seen>) {
     let Question { request, entry, .. } = question;
     let policy = parts.policy();
     let inspection = inspect(&request.params, entry.spec(), &policy);
@@ -280,7 +290,7 @@ pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Assess
     facts.utc_offset_min = parts.clock.utc_offset_min();
     Switches::new(&*parts.store).apply(&mut facts);
     let mut decision = evaluate(&facts, &policy);
-    let mut preview = None;
+    let (mut preview, mut before) = (None, Vec::new());
     if policy.foresees() && might_be(&decision, &facts, &policy) {
         let trial = Trial {
             space: &request.space_id,
@@ -290,16 +300,18 @@ pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Assess
             trace_id: question.trace_id,
             stands: None,
         };
-        let seen = preview::of(parts, &trial).await;
+        let (seen, stood) = preview::tried(parts, &trial).await;
+        before = stood;
         facts.predicted = seen.predicted();
         decision = evaluate(&facts, &policy);
         preview = Some(seen);
     }
-    Assessed {
+    let assessed = Assessed {
         ruling: Ruling { decision, facts },
         inspection,
         preview,
-    }
+    };
+    (assessed, before)
 }
 
 /// Whether it might be permitted, or at least asked about, if only little would change.

@@ -42,6 +42,7 @@ mod attempt;
 mod capture;
 pub mod erasure;
 pub mod executor;
+mod expected;
 pub mod gate;
 pub mod idempotency;
 mod intake;

@@ -102,20 +102,32 @@ pub(crate) fn cannot(entry: &Entry, touched: &[Touch]) -> Option<String> {
 
 /// Tries an action out. Whatever goes wrong is told in the preview: a question without one is still a question.
 pub(crate) async fn of(parts: &Parts, trial: &Trial<'_>) -> Preview {
+    tried(parts, trial).await.0
+}
+
+/// The same, with what stood there when it was tried out, also where it would have failed.
+pub(crate) async fn tried(parts: &Parts, trial: &Trial<'_>) -> (Preview, Vec<Seen>) {
     let touched = preimage::touched_with(parts, trial.space, trial.entry, trial.params);
     if let Some(why) = cannot(trial.entry, &touched) {
-        return Preview::Unavailable(why);
+        return (Preview::Unavailable(why), Vec::new());
     }
     match rehearsed(parts, trial, &touched).await {
         Ok(Rehearsal {
             failed: Some(failure),
+            before,
             ..
-        }) => Preview::WouldFail(failure),
-        Ok(rehearsal) => match shown(parts, trial, &touched, rehearsal).await {
-            Ok(shown) => Preview::Shown(shown),
-            Err(failure) => Preview::Unavailable(failure.message),
-        },
-        Err(failure) => Preview::Unavailable(format!("there is no preview: {}", failure.message)),
+        }) => (Preview::WouldFail(failure), before),
+        Ok(rehearsal) => {
+            let before = rehearsal.before.clone();
+            match shown(parts, trial, &touched, rehearsal).await {
+                Ok(shown) => (Preview::Shown(shown), before),
+                Err(failure) => (Preview::Unavailable(failure.message), Vec::new()),
+            }
+        }
+        Err(failure) => {
+            let why = format!("there is no preview: {}", failure.message);
+            (Preview::Unavailable(why), Vec::new())
+        }
     }
 }
 

@@ -31,17 +31,18 @@ const TOOLS: [&str; 11] = [
 
 /// A place whose policy asks a person about every tool that changes files.
 fn asking(rules: &str) -> Place {
+    let modes = TOOLS.map(|tool| format!("{tool:?} = \"require_approval\""));
+    with_modes(&modes.join(", "), rules)
+}
+
+fn with_modes(modes: &str, rules: &str) -> Place {
     let place = Place::seeded();
     let file = place.state().join("policy/policy.toml");
     let mut text = std::fs::read_to_string(&file).unwrap();
     // The policy's own examples speak of what this changes.
     text = text.split("[example_tools").next().unwrap().to_owned();
     text = text.replace("\"diagnose\"]", "\"diagnose\", \"files.delete\"]");
-    let modes: Vec<String> = TOOLS
-        .iter()
-        .map(|tool| format!("{tool:?} = \"require_approval\""))
-        .collect();
-    text = text.replace("\"files.write_text\" = \"allow\"", &modes.join(", "));
+    text = text.replace("\"files.write_text\" = \"allow\"", modes);
     for tool in ["files.delete", "own.note"] {
         text += &format!(
             "\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:household\"\npurpose = \"tool:{tool}\"\n"
@@ -458,6 +459,53 @@ async fn a_rule_can_veto_by_what_would_change() {
         );
     }
     assert_eq!(std::fs::read_to_string(place.note("w.txt")).unwrap(), "small");
+    assert!(runtime.stop().await);
+}
+
+/// Each of two is small enough by itself. Whatever is done first, the other one is not what the rule looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_rule_looked_at_is_what_happens_or_nothing_does() {
+    let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.bytes > 10 };\n";
+    let place = with_modes("\"files.append_text\" = \"allow\"", rules);
+    let runtime = place.runtime().await;
+    for nth in 0..5 {
+        let name = format!("r{nth}.txt");
+        std::fs::write(place.note(&name), "1234").unwrap();
+        let append = |who: &str, text: &str| {
+            let params = json!({ "path": format!("workspace/{name}"), "text": text });
+            runtime.exec(request(&format!("{who}-{nth}"), "files.append_text", params))
+        };
+        let (one, other) = tokio::join!(append("one", "abcd"), append("other", "efgh"));
+        let outcomes = [receipt(&one).outcome, receipt(&other).outcome];
+        let done = outcomes.iter().filter(|outcome| **outcome == Outcome::Executed);
+        assert_eq!(done.count(), 1, "{outcomes:?}");
+        let length = std::fs::read(place.note(&name)).unwrap().len();
+        assert_eq!(length, 8, "{outcomes:?}");
+    }
+    assert!(runtime.stop().await);
+}
+
+/// One file that nobody can look at does not take the conditions of the others along.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_be_looked_at_is_a_condition_beside_what_cannot() {
+    let place = asking("");
+    let runtime = place.runtime().await;
+    std::fs::write(place.note("small"), "one\n").unwrap();
+    let giant = std::fs::File::create(place.note("giant")).unwrap();
+    giant.set_len(100_000_000).unwrap();
+    let patch =
+        "--- a/small\n+++ b/small\n@@ -1 +1 @@\n-one\n+two\n--- a/giant\n+++ b/giant\n@@ -1 +1 @@\n-a\n+b\n";
+    let action = request("g-1", "files.apply_patch", json!({ "patch": patch }));
+    let id = action.action_id.clone();
+    let asked = held(&runtime, action).await;
+    let hold = question(&runtime, &asked);
+    let Some(Preview::Unavailable(why)) = hold.prompt.preview.as_deref() else {
+        panic!("{:?}", hold.prompt.preview);
+    };
+    assert!(why.contains("workspace/giant cannot be looked at"), "{why}");
+    std::fs::write(place.note("small"), "one\nmore\n").unwrap();
+    let answer = say_yes(&runtime, &asked, Approve::default(), &id).await;
+    assert!(matches!(answer, Answer::Held(_)), "{answer:?}");
     assert!(runtime.stop().await);
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use effectd_contracts::{ActionRequest, Digest, Principal, Seen, Touch, canonical};
+use effectd_contracts::{ActionRequest, Digest, Principal, Seen, SpaceId, Touch, canonical};
 use effectd_policy::Decision;
 use serde_json::{Map, Value, json};
 
@@ -23,6 +23,8 @@ pub struct Ask {
     pub digest: Digest,
     /// What stands where the tool will work.
     pub stands: Vec<Seen>,
+    /// Where nobody can look: what stands there is no part of the question.
+    pub unseen: Vec<String>,
 }
 
 impl Ask {
@@ -38,14 +40,41 @@ impl Ask {
         let mut touched = preimage::touched_with(parts, &request.space_id, entry, params);
         // What it reads decides what it writes.
         touched.extend(entry.reads(params).into_iter().map(Touch::replaced));
-        let looked = preimage::first_look(parts, &request.space_id, &touched).await;
-        let stands = looked.map(|look| look.seen).unwrap_or_default();
+        let (stands, unseen) = look(parts, &request.space_id, &touched).await;
         let digest = digest(request, principal, entry, decision, &stands);
         Self {
             digest: parts.identity.keyed(&digest),
             stands,
+            unseen,
         }
     }
+
+    /// What the person is told if something cannot be looked at.
+    pub(crate) fn blind(&self) -> Option<String> {
+        let first = self.unseen.first()?;
+        let more = match self.unseen.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        Some(format!(
+            "{first}{more} cannot be looked at: whatever stands there when it is carried out may be changed"
+        ))
+    }
+}
+
+/// What stands at these paths, and at which of them nobody can look. One of those does not take the others along.
+async fn look(parts: &Parts, space: &SpaceId, touched: &[Touch]) -> (Vec<Seen>, Vec<String>) {
+    if let Some(all) = preimage::first_look(parts, space, touched).await {
+        return (all.seen, Vec::new());
+    }
+    let (mut stands, mut unseen) = (Vec::new(), Vec::new());
+    for touch in touched {
+        match preimage::first_look(parts, space, std::slice::from_ref(touch)).await {
+            Some(one) => stands.extend(one.seen),
+            None => unseen.push(touch.path.clone()),
+        }
+    }
+    (stands, unseen)
 }
 
 fn digest(

@@ -161,6 +161,9 @@ impl Holder {
 
     /// What a person is shown of it.
     async fn preview(&self, action: &Action<Asked>, ask: &Ask) -> Box<Preview> {
+        if let Some(why) = ask.blind() {
+            return Box::new(Preview::Unavailable(why));
+        }
         let (request, asked) = (&action.request, &action.state);
         let trial = Trial {
             space: &request.space_id,
@@ -212,9 +215,8 @@ impl Holder {
         let agreed = hold.value.decided().map(|approval| approval.digest.clone());
         if begun || agreed == Some(written(&ask.digest)) {
             action.ticket.preview.clone_from(&hold.value.prompt.preview);
-            if !begun {
-                action.ticket.expect.clone_from(&ask.stands);
-            }
+            // What stands there now is what was agreed to, or, if it was begun, perhaps its own effect.
+            action.ticket.expect = if begun { Vec::new() } else { ask.stands.clone() };
             return Ok(Then::GoOn(Evidence(())));
         }
         if hold.value.round >= HELD_ROUNDS_MAX.get() {
