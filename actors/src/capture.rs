@@ -16,6 +16,7 @@ use crate::executor::{Ended, Used};
 use crate::gate::Ruling;
 use crate::idempotency::Earlier;
 use crate::identity::DeviceKey;
+use crate::letters::comes_back;
 use crate::messages::Refusal;
 use crate::parts::Parts;
 use crate::reward::{Inputs, reward};
@@ -98,9 +99,8 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         ),
     };
     let params_digest = claimed.terms().params_digest;
-    let letter = ended
-        .dead_letter
-        .then(|| letter(&action.ticket, &action.request, &receipt, &ended.attempts));
+    let is_letter = ended.dead_letter || comes_back(parts, &action.ticket.action_id, ended.outcome);
+    let letter = is_letter.then(|| letter(&action.ticket, &action.request, &receipt, &ended.attempts));
     let completion = completion(
         parts,
         &action.ticket,
@@ -145,9 +145,8 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         plain: false,
     };
     let (receipt, body) = receipt(parts, key, account);
-    let letter = refusal
-        .dead_letter
-        .then(|| letter(&action.ticket, &action.request, &receipt, &[]));
+    let is_letter = refusal.dead_letter || comes_back(parts, &action.ticket.action_id, refusal.outcome);
+    let letter = is_letter.then(|| letter(&action.ticket, &action.request, &receipt, &[]));
     let digest = parts.identity.keyed(&action.request.params_digest());
     let completion = completion(
         parts,
@@ -360,8 +359,14 @@ fn letter(
     let decision = ticket.decision(request);
     NewLetter {
         topic: Topic::ActionDecision.into(),
-        code: failure.map_or_else(String::new, |failure| failure.code.to_string()),
-        detail: failure.map_or_else(String::new, |failure| failure.message.clone()),
+        code: failure.map_or_else(
+            || receipt.outcome.as_str().to_owned(),
+            |failure| failure.code.to_string(),
+        ),
+        detail: failure.map_or_else(
+            || "it was requeued, and only tried out".to_owned(),
+            |failure| failure.message.clone(),
+        ),
         attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
         tries: tries(attempts, failure),
         // Plain data with text keys, for which serde_json has no failure.

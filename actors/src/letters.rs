@@ -3,8 +3,8 @@
 use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::{Fingerprint, LeaseId, NewBody, NewEvent, Requeued, Store, StoreError, StoredLetter};
 use effectd_contracts::{
-    ActionId, ActionRequest, Code, DeadLetterData, DecisionData, Event, SpaceId, Timestamp, Topic, TraceId,
-    json, limits as bounds,
+    ActionId, ActionRequest, Code, DeadLetterData, DecisionData, Event, Outcome, SpaceId, Timestamp, Topic,
+    TraceId, json, limits as bounds,
 };
 use effectd_policy::redact::{prune_result, redact_secrets};
 use serde_json::{Map, Value};
@@ -76,27 +76,64 @@ pub fn requeue(
 ) -> Result<Vec<(u64, Now)>, StoreError> {
     let mut asked = Vec::with_capacity(numbers.len());
     for number in numbers {
-        let answer = match prepared(store, *number, now, unknown)? {
-            Ok(event) => Ok(store.requeue(*number, event)),
-            Err(now) => Err(now),
+        let answer = match prepared(store, *number, now, unknown) {
+            Ok(Ok(event)) => Ok(store.requeue(*number, event)),
+            Ok(Err(now)) => Err(Ok(now)),
+            Err(error) => Err(Err(error)),
         };
         asked.push((*number, answer));
     }
-    let told = asked.into_iter().map(|(number, answer)| {
+    let ended = asked.into_iter().map(|(number, answer)| {
         let now = match answer {
             Err(now) => now,
-            Ok(wait) => match wait.wait() {
-                Ok(Requeued::Published { .. }) => Now::Requeued,
-                Ok(Requeued::Gone) => Now::Gone,
-                Err(error @ (StoreError::AlreadyReceipted { .. } | StoreError::StaleFence { .. })) => {
-                    Now::Left(error.to_string())
-                }
-                Err(error) => return Err(error),
-            },
+            Ok(wait) => wait.wait().map(|requeued| match requeued {
+                Requeued::Published { .. } => Now::Requeued,
+                Requeued::Gone => Now::Gone,
+            }),
         };
-        Ok((number, now))
+        Ok((number, told(now)?))
     });
-    told.collect()
+    ended.collect()
+}
+
+/// What became of one letter. Should the Store not know whether it was written, nobody does, and that is no answer.
+fn told(now: Result<Now, StoreError>) -> Result<Now, StoreError> {
+    match now {
+        Err(error @ (StoreError::Unavailable { .. } | StoreError::Closed)) => Err(error),
+        Err(error) => Ok(Now::Left(error.to_string())),
+        now => now,
+    }
+}
+
+/// Whether an action that ends so is a dead letter again, because it was one before and was requeued: whatever stopped it, it was
+/// not done, and nobody but who requeued it knows. What a person has refused or withdrawn is wanted by nobody.
+pub(crate) fn comes_back(parts: &Parts, action: &ActionId, outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Executed
+        | Outcome::CachedHit
+        | Outcome::DryRun
+        | Outcome::DeniedHuman
+        | Outcome::Cancelled => false,
+        Outcome::Paused
+        | Outcome::NotStarted
+        | Outcome::AwaitingApproval
+        | Outcome::Approved
+        | Outcome::Executing
+        | Outcome::DeniedPolicy
+        | Outcome::Quarantined
+        | Outcome::Expired
+        | Outcome::Invalid
+        | Outcome::NotFound
+        | Outcome::Throttled
+        | Outcome::Reverted
+        | Outcome::Failed
+        | Outcome::TimedOut
+        | Outcome::BreakerOpen
+        | Outcome::Indeterminate => {
+            // Rather a letter too many than one that is lost.
+            decisions::requeued(&*parts.store, action).map_or(true, |(times, _)| times > 0)
+        }
+    }
 }
 
 /// The event that requeues a letter, or why it is not requeued.
@@ -125,11 +162,13 @@ pub fn purge(store: &dyn Store, numbers: &[u64]) -> Result<Vec<(u64, Now)>, Stor
         .iter()
         .map(|number| (*number, store.purge(vec![*number])))
         .collect();
-    let told = asked.into_iter().map(|(number, wait)| {
-        let now = if wait.wait()? == 1 { Now::Purged } else { Now::Gone };
-        Ok((number, now))
+    let ended = asked.into_iter().map(|(number, wait)| {
+        let now = wait
+            .wait()
+            .map(|gone| if gone == 1 { Now::Purged } else { Now::Gone });
+        Ok((number, told(now)?))
     });
-    told.collect()
+    ended.collect()
 }
 
 /// Ends a delivery that cannot be carried out and has no receipt, as a dead letter, and tells so. The event follows the letter: should

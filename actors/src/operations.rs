@@ -1,7 +1,7 @@
 //! What operators do to effectd itself, each with a receipt of its own that names the operator.
 //!
-//! That something is being done is on disk before it is done; its receipt follows when it is. Whoever dies between the two is
-//! followed by the sweeper, which cannot know how far it came: the receipt says so.
+//! That something is being done is on disk before it is done; its receipt follows when it is. Whoever dies or fails between the two
+//! is followed by the sweeper, which cannot know how far it came: the receipt says so.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -100,13 +100,22 @@ pub async fn recorded<T>(
             forget(parts, &act).await?;
             Ok((done, None))
         }
-        // It may have happened: the sweeper finds the act, and says that nobody knows.
-        Err(error @ (StoreError::Unavailable { .. } | StoreError::Closed)) => Err(error),
         Err(error) => {
-            forget(parts, &act).await?;
+            // Otherwise some of it may have happened: the sweeper finds the act, and says that nobody knows.
+            if refuses(&error) {
+                forget(parts, &act).await?;
+            }
             Err(error)
         }
     }
+}
+
+/// Whether an error says that something cannot be done at all, which is found out before it is begun.
+fn refuses(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Invalid(_) | StoreError::NotFound { .. } | StoreError::TooLarge { .. }
+    )
 }
 
 /// Writes the receipt of an act, and forgets the act. Doing it again is harmless.
@@ -142,11 +151,7 @@ pub(crate) async fn finish_all(parts: &Arc<Parts>) -> Result<(), StoreError> {
         for entry in &page.entries {
             match read::<Act>(entry) {
                 Ok(act) if parts.acting.has(&act.value.action_id) => {}
-                Ok(act) => {
-                    let why = "effectd ended while an operator did this; look whether it happened, and do it again if not";
-                    let unknown = Failure::new(Code::OutcomeUnknown, Phase::Settle, why);
-                    finish(parts, &act.value, Err(&unknown)).await?;
-                }
+                Ok(act) => abandoned(parts, &act.value).await?,
                 Err(error) => tracing::error!(%error, key = entry.key, "an act cannot be read"),
             }
         }
@@ -155,6 +160,19 @@ pub(crate) async fn finish_all(parts: &Arc<Parts>) -> Result<(), StoreError> {
             None => return Ok(()),
         }
     }
+}
+
+/// Finishes an act that nobody carries out any more. Whoever did may have come to its end since the act was read: then it is gone.
+async fn abandoned(parts: &Arc<Parts>, act: &Act) -> Result<(), StoreError> {
+    let still = parts
+        .store
+        .entry(&FamilyName::new(ACTS)?, act.action_id.as_str())?;
+    if still.is_none() {
+        return Ok(());
+    }
+    let why = "this was begun and did not come to its end; look whether it happened, and do it again if not";
+    let unknown = Failure::new(Code::OutcomeUnknown, Phase::Settle, why);
+    finish(parts, act, Err(&unknown)).await.map(drop)
 }
 
 impl Act {

@@ -10,10 +10,11 @@ use crate::parts::Parts;
 pub fn turn(parts: &Parts, turn: Turn) -> Result<Retained, StoreError> {
     let told = parts.store.retain(&parts.settings.retention, turn)?;
     if let (Turn::LetGo, Some(since)) = (turn, told.since) {
-        let before = blobs_before(&*parts.store, since)?;
-        match parts.blobs.expire(before) {
-            Ok(gone) => tracing::debug!(gone, "blobs of receipts that are kept no longer"),
-            Err(error) => tracing::warn!(%error, "blobs of old receipts could not be removed"),
+        // What the store has let go is told, whatever becomes of this: the next turn tries it again.
+        match blobs_before(&*parts.store, since).map(|before| parts.blobs.expire(before)) {
+            Ok(Ok(gone)) => tracing::debug!(gone, "blobs of receipts that are kept no longer"),
+            Ok(Err(error)) => tracing::warn!(%error, "blobs of old receipts could not be removed"),
+            Err(error) => tracing::warn!(%error, "which blobs are of old receipts is not known"),
         }
     }
     Ok(told)

@@ -45,7 +45,22 @@ pub async fn perform(
     operation: Operation,
     by: Principal,
 ) -> Result<OperationView, StoreError> {
-    let work = carry_out(parts.clone(), operation.clone(), by.clone());
+    // What would not change anything leaves no receipt, and what cannot be done is refused before it is begun.
+    let before = blocking(&parts, {
+        let operation = operation.clone();
+        move |parts| look(parts, &operation)
+    })
+    .await?;
+    let says = before.says.first().cloned().unwrap_or_default();
+    // Of letters, each is told what became of it.
+    let of_letters = matches!(
+        operation,
+        Operation::RequeueLetters { .. } | Operation::DropLetters { .. } | Operation::SettleLetter { .. }
+    );
+    if !before.changed && !of_letters {
+        return Ok(unchanged(&says).0);
+    }
+    let work = carry_out(parts.clone(), operation.clone(), by.clone(), says);
     let (view, receipt_id) = operations::recorded(&parts, &operation, &by, work).await?;
     Ok(OperationView {
         receipt_id: receipt_id.map(|id| id.to_string()),
@@ -74,22 +89,12 @@ fn unchanged(says: &str) -> Came {
     (view, None)
 }
 
-async fn carry_out(parts: Arc<Parts>, operation: Operation, by: Principal) -> Result<Came, StoreError> {
-    // What would not change anything leaves no receipt, and what cannot be done is refused before it is begun.
-    let before = blocking(&parts, {
-        let operation = operation.clone();
-        move |parts| look(parts, &operation)
-    })
-    .await?;
-    let says = before.says.first().cloned().unwrap_or_default();
-    // Of letters, each is told what became of it.
-    let of_letters = matches!(
-        operation,
-        Operation::RequeueLetters { .. } | Operation::DropLetters { .. } | Operation::SettleLetter { .. }
-    );
-    if !before.changed && !of_letters {
-        return Ok(unchanged(&says));
-    }
+async fn carry_out(
+    parts: Arc<Parts>,
+    operation: Operation,
+    by: Principal,
+    says: String,
+) -> Result<Came, StoreError> {
     let switches = Switches::new(&*parts.store);
     match operation {
         Operation::DisableTool { tool_id } => {

@@ -9,6 +9,7 @@ use effectd_bus::StoreError;
 use effectd_contracts::{Operation, Principal};
 use effectd_gateway::operations::{self, OperationView};
 use hyper::Method;
+use tokio::sync::{oneshot, watch};
 
 use super::backend::{Trouble, ask_or};
 use super::output::{Form, for_programs, line};
@@ -45,7 +46,7 @@ impl Confirm {
 
 /// Asks somebody at the terminal; `None` if there is nobody.
 #[expect(clippy::print_stderr, reason = "this is where the program talks to people")]
-pub(super) fn answer(question: &str) -> Option<String> {
+fn answer(question: &str) -> Option<String> {
     if !std::io::stdin().is_terminal() {
         return None;
     }
@@ -55,6 +56,31 @@ pub(super) fn answer(question: &str) -> Option<String> {
     let mut text = String::new();
     let read = std::io::stdin().lock().read_line(&mut text).unwrap_or(0);
     (read > 0).then(|| text.trim().to_owned())
+}
+
+/// What came of a question that somebody may not want to answer any more.
+pub(super) enum Answered {
+    Said(String),
+    /// Ctrl-C, which a program that listens for it does not end by.
+    Stopped,
+    /// There is nobody to be asked.
+    Nobody,
+}
+
+/// [`answer`], unless somebody stops it: what is typed after that is no answer.
+pub(super) async fn answer_unless(question: &str, stop: &mut watch::Receiver<bool>) -> Answered {
+    let (tell, told) = oneshot::channel();
+    let question = question.to_owned();
+    // A thread of its own: it may wait for ever, and the program ends without it.
+    std::thread::spawn(move || drop(tell.send(answer(&question))));
+    tokio::select! {
+        biased;
+        _ = stop.wait_for(|stop| *stop) => Answered::Stopped,
+        said = told => match said {
+            Ok(Some(word)) => Answered::Said(word),
+            Ok(None) | Err(_) => Answered::Nobody,
+        },
+    }
 }
 
 /// Says what would change, asks, and does it. `None` if nobody said yes.

@@ -3,6 +3,7 @@
 mod figures;
 mod picture;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::{Clock, SystemClock};
@@ -55,6 +56,8 @@ struct Seen {
 
 /// How often dead letters are counted: all of them are looked at for it.
 const COUNT_EVERY: Duration = Duration::from_secs(3);
+/// How long a daemon is waited for that does not answer.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 
 impl Seen {
     /// Asks the daemon, and compares with what was seen before.
@@ -85,6 +88,17 @@ impl Seen {
         })
     }
 
+    /// [`Seen::next`], from a daemon that answers.
+    async fn soon(&self, client: &mut Client) -> Result<Self, Trouble> {
+        if let Ok(next) = tokio::time::timeout(LOOK_MAX, self.next(client)).await {
+            return next;
+        }
+        // The answer may still come, and would be taken for that to the next question.
+        *client = Client::new(client.socket());
+        let why = format!("no answer within {} s", LOOK_MAX.as_secs());
+        Err(ClientError::Broken(why).into())
+    }
+
     fn told(&self) -> serde_json::Value {
         let figures = &self.figures;
         json!({
@@ -111,10 +125,10 @@ impl Top {
             let state = client_state(common);
             let mut client = Client::new(socket(common, &state)?);
             let every = Duration::from_millis(self.every_ms);
-            let first = Seen::default().next(&mut client).await?;
+            let first = Seen::default().soon(&mut client).await?;
             if self.once {
                 tokio::time::sleep(every).await;
-                let seen = first.next(&mut client).await?;
+                let seen = first.soon(&mut client).await?;
                 line(&serde_json::to_string_pretty(&seen.told()).unwrap_or_default());
                 return Ok(Exit::Done);
             }
@@ -129,6 +143,7 @@ async fn watch(client: &mut Client, mut seen: Seen, every: Duration) -> Result<(
     let mut screen = Screen::take()?;
     let mut events = Events::of_terminal(every)?;
     let (mut focus, mut from, mut trouble) = (Focus::All, 0_usize, None::<String>);
+    let mut waiting = VecDeque::new();
     loop {
         let picture = Picture {
             seen: &seen,
@@ -139,13 +154,18 @@ async fn watch(client: &mut Client, mut seen: Seen, every: Duration) -> Result<(
         };
         screen.draw(|frame| picture.draw(frame))?;
         let last = picture.list(focus).1.len().saturating_sub(1);
-        match events.next().await {
+        let event = match waiting.pop_front() {
+            Some(event) => event,
+            None => events.next().await,
+        };
+        match event {
             Event::Stop => return Ok(()),
             Event::Resized => {}
-            Event::Tick => match seen.next(client).await {
-                Ok(next) => (seen, trouble) = (next, None),
+            Event::Tick => match look(client, &seen, &mut events, &mut waiting).await {
+                None => return Ok(()),
+                Some(Ok(next)) => (seen, trouble) = (next, None),
                 // What was seen stays, and it is said that it is old: the daemon may come back.
-                Err(error) => trouble = Some(error.to_string()),
+                Some(Err(error)) => trouble = Some(error.to_string()),
             },
             Event::Key(key) if key.code == KeyCode::Char('q') => return Ok(()),
             Event::Key(key) => {
@@ -160,6 +180,33 @@ async fn watch(client: &mut Client, mut seen: Seen, every: Duration) -> Result<(
         }
     }
 }
+
+/// Looks again; `None` if somebody has seen enough, also while nobody answers. What else happens meanwhile waits.
+async fn look(
+    client: &mut Client,
+    seen: &Seen,
+    events: &mut Events,
+    waiting: &mut VecDeque<Event>,
+) -> Option<Result<Seen, Trouble>> {
+    let mut soon = std::pin::pin!(seen.soon(client));
+    loop {
+        let event = tokio::select! {
+            next = &mut soon => return Some(next),
+            event = events.next() => event,
+        };
+        match event {
+            Event::Stop => return None,
+            Event::Key(key) if key.code == KeyCode::Char('q') => return None,
+            Event::Tick => {}
+            // Those that are pressed while nobody answers are few; more than that are not keys of a person.
+            Event::Resized | Event::Key(_) if waiting.len() >= WAITING_MAX => {}
+            Event::Resized | Event::Key(_) => waiting.push_back(event),
+        }
+    }
+}
+
+/// How many keys are remembered that were pressed while the daemon was asked.
+const WAITING_MAX: usize = 64;
 
 /// The list that a key leads to.
 fn led_to(code: KeyCode) -> Option<Focus> {

@@ -17,6 +17,7 @@ mod approvals;
 mod backups;
 mod bad_clients;
 mod breakers;
+mod canary;
 mod cancel;
 mod checks;
 mod commands;

@@ -10,7 +10,7 @@ use crate::seeding::{self, Left};
 
 const TOOL: &str = "files.write_text";
 
-fn run(place: &Place, arguments: &[&str]) -> Ran {
+pub fn run(place: &Place, arguments: &[&str]) -> Ran {
     let ran = place.effectd(arguments, None);
     assert!(!ran.stderr().contains("no daemon answers"), "{}", ran.stderr());
     ran
@@ -19,7 +19,7 @@ fn run(place: &Place, arguments: &[&str]) -> Ran {
 /// A note that takes so long that it is given up, as long as the control file is there.
 pub fn slow_note(action: &str) -> Value {
     let mut request = write_note(action, action, "at last");
-    request["qos"] = json!({ "timeout_ms": 300, "max_retries": 0 });
+    request["qos"] = json!({ "timeout_ms": 2_000, "max_retries": 0 });
     request
 }
 
@@ -33,7 +33,7 @@ pub fn repair_it(place: &Place) {
     std::fs::remove_file(place.path("workspace/control-stop-at")).unwrap();
 }
 
-fn causes(place: &Place) -> Vec<(String, u64)> {
+pub fn causes(place: &Place) -> Vec<(String, u64)> {
     let all = run(place, &["dlq", "causes", "-o", "json"]).json(0);
     let cause = |cause: &Value| {
         let name = cause["cause"].as_str().unwrap().to_owned();
@@ -45,7 +45,7 @@ fn causes(place: &Place) -> Vec<(String, u64)> {
 }
 
 /// The receipts of what operators did.
-fn acts(place: &Place, filter: &str) -> Vec<Value> {
+pub fn acts(place: &Place, filter: &str) -> Vec<Value> {
     let listed = place.effectd(
         &["receipts", "list", "--limit", "1000", "-o", "jsonl", filter],
         None,

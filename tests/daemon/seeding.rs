@@ -27,7 +27,7 @@ pub fn leave(place: &Place, letters: impl Iterator<Item = Left>) {
     let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
     let mut waits = Vec::new();
     for left in letters {
-        waits.push(store.commit(completion(left)));
+        waits.push(store.commit(completion(left, None)));
         if waits.len() == WINDOW {
             waits.drain(..).for_each(|wait| drop(wait.wait().unwrap()));
         }
@@ -36,8 +36,15 @@ pub fn leave(place: &Place, letters: impl Iterator<Item = Left>) {
     store.close().unwrap();
 }
 
-fn completion(left: Left) -> Completion {
-    let request: effectd_contracts::ActionRequest = serde_json::from_value(left.request).unwrap();
+/// Leaves a letter that is about one action and holds the decision of another, which cannot be requeued.
+pub fn leave_crossed(place: &Place, left: Left, other: &ActionId) {
+    let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
+    store.commit(completion(left, Some(other))).wait().unwrap();
+    store.close().unwrap();
+}
+
+fn completion(left: Left, other: Option<&ActionId>) -> Completion {
+    let mut request: effectd_contracts::ActionRequest = serde_json::from_value(left.request).unwrap();
     let me = effectd::Config::embedded(".effectd").unwrap().principal;
     let receipt = NewReceipt {
         receipt_id: ReceiptId::fresh(),
@@ -52,6 +59,9 @@ fn completion(left: Left) -> Completion {
         time: Timestamp::now(),
         body: b"{}".to_vec(),
     };
+    if let Some(other) = other {
+        request.action_id = other.clone();
+    }
     let decision = DecisionData::new(request, Principal::new(me.as_str()).unwrap(), Origin::Arbiter);
     Completion {
         receipt,

@@ -1,5 +1,7 @@
 //! The live view, in a real terminal.
 
+use nix::sys::signal::Signal;
+
 use crate::harness::{Place, Serving, write_note};
 use crate::seeding::{self, Left};
 use crate::shared::Terminal;
@@ -45,14 +47,20 @@ fn the_live_view_shows_the_daemon_as_it_is_and_keys_lead_to_its_lists() {
     top.press(&["Escape"]);
     top.wait_for("held: 0");
     top.resize(60, 20);
-    top.wait_for("breakers: 1 open");
+    top.wait("it fits the smaller screen", |screen| {
+        screen.contains("breakers: 1 open") && screen.lines().count() <= 20
+    });
     // What is old is called old, and a daemon that comes back is seen again.
     daemon.kill();
     top.wait_for("OLD:");
     let daemon = place.serve(&[]);
     top.wait("it is not old any more", |screen| !screen.contains("OLD:"));
+    // It can be left also while the daemon hangs.
+    daemon.signal(Signal::SIGSTOP);
+    top.wait_for("OLD:");
     top.press(&["q"]);
     assert_eq!(top.ended(), "0");
+    daemon.signal(Signal::SIGCONT);
     drop(daemon);
 }
 

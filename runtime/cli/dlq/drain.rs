@@ -2,11 +2,12 @@
 
 use effectd_contracts::{Code, Operation};
 use effectd_gateway::letters::{CauseView, LetterNow};
+use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
 use super::{CHUNK, Chosen, Pick, Which, all_causes, one};
 use crate::cli::backend::Trouble;
-use crate::cli::operate::{self, Confirm, Doing, answer};
+use crate::cli::operate::{self, Answered, Confirm, Doing, answer_unless};
 use crate::cli::output::line;
 use crate::cli::stored::Keeper;
 use crate::cli::{Common, complain};
@@ -44,19 +45,46 @@ impl Drain {
             keeper.close()?;
             return Ok(Exit::Done);
         }
-        let mut run = Run::begin(common, keeper, self.pace).await?;
-        for cause in &causes {
+        let mut run = Run::begin(common, keeper, self.pace)?;
+        let ended = self.go_through(common, &causes, &mut run).await;
+        // Whatever went wrong then, what was done is told.
+        let tally = run.end()?;
+        complain(&tally.words());
+        if !ended? {
+            return Ok(Exit::Usage);
+        }
+        let mut keeper = Keeper::reach(common).await?;
+        let left: u64 = all_causes(&mut keeper)
+            .await?
+            .iter()
+            .map(|cause| cause.count)
+            .sum();
+        keeper.close()?;
+        complain(&format!("{left} dead letters are left"));
+        Ok(match (tally.interrupted || tally.open > 0, left) {
+            (true, _) => Exit::TryAgain,
+            (false, 0) => Exit::Done,
+            (false, _) => Exit::Failed,
+        })
+    }
+
+    /// Does about each cause what somebody says. `false` if nobody can be asked.
+    async fn go_through(
+        &self,
+        common: &Common,
+        causes: &[CauseView],
+        run: &mut Run<'_>,
+    ) -> Result<bool, Trouble> {
+        let mut stop = run.stopped();
+        for cause in causes {
             show(cause);
-            let choice = match self.choose(cause) {
-                Some(choice) => choice,
-                None => return Ok(Exit::Usage),
-            };
-            match choice {
-                Choice::Quit => break,
-                Choice::Leave => {}
-                Choice::Settle => settle(common, cause).await?,
-                Choice::Drop => discard(common, &picks(common, cause, usize::MAX).await?).await?,
-                Choice::Requeue => {
+            match self.choose(cause, &mut stop).await {
+                None => return Ok(false),
+                Some(Choice::Quit) => break,
+                Some(Choice::Leave) => {}
+                Some(Choice::Settle) => settle(common, cause, &mut stop).await?,
+                Some(Choice::Drop) => discard(common, &picks(common, cause, usize::MAX).await?).await?,
+                Some(Choice::Requeue) => {
                     let picks = picks(common, cause, run.room()).await?;
                     let mut left = |letters: &[LetterNow]| {
                         let left = letters.iter().filter(|letter| letter.is_left());
@@ -67,29 +95,21 @@ impl Drain {
                     run.cause(picks, &mut left).await?;
                 }
             }
+            if *stop.borrow() {
+                run.interrupt();
+            }
             if run.is_interrupted() {
-                break;
+                return Ok(true);
             }
         }
-        let tally = run.end()?;
-        complain(&tally.words());
-        let mut keeper = Keeper::reach(common).await?;
-        let left: u64 = all_causes(&mut keeper)
-            .await?
-            .iter()
-            .map(|cause| cause.count)
-            .sum();
-        keeper.close()?;
-        complain(&format!("{left} dead letters are left"));
-        Ok(match (tally.interrupted, left) {
-            (true, _) => Exit::TryAgain,
-            (false, 0) => Exit::Done,
-            (false, _) => Exit::Failed,
-        })
+        if *stop.borrow() {
+            run.interrupt();
+        }
+        Ok(true)
     }
 
     /// What to do; `None` if nobody can be asked.
-    fn choose(&self, cause: &CauseView) -> Option<Choice> {
+    async fn choose(&self, cause: &CauseView, stop: &mut watch::Receiver<bool>) -> Option<Choice> {
         let unknown = cause.code == Code::OutcomeUnknown.as_str();
         if self.confirm.yes {
             if unknown {
@@ -103,9 +123,13 @@ impl Drain {
             "[r]equeue, [d]rop, [l]eave, [q]uit? "
         };
         loop {
-            let Some(word) = answer(question) else {
-                complain(&"nothing was changed; add --yes to requeue every cause");
-                return None;
+            let word = match answer_unless(question, stop).await {
+                Answered::Said(word) => word,
+                Answered::Stopped => return Some(Choice::Quit),
+                Answered::Nobody => {
+                    complain(&"nothing was changed; add --yes to requeue every cause");
+                    return None;
+                }
             };
             match word.as_str() {
                 "r" if !unknown => return Some(Choice::Requeue),
@@ -156,7 +180,7 @@ async fn discard(common: &Common, picks: &[Pick]) -> Result<(), Trouble> {
 }
 
 /// Asks of each letter whether it happened.
-async fn settle(common: &Common, cause: &CauseView) -> Result<(), Trouble> {
+async fn settle(common: &Common, cause: &CauseView, stop: &mut watch::Receiver<bool>) -> Result<(), Trouble> {
     for pick in picks(common, cause, usize::MAX).await? {
         let mut keeper = Keeper::reach(common).await?;
         let found = one(&mut keeper, pick.letter).await?;
@@ -170,10 +194,11 @@ async fn settle(common: &Common, cause: &CauseView) -> Result<(), Trouble> {
             "letter {}, action {action}, {tool}: [y]es, it happened, [n]o, [l]eave? ",
             pick.letter
         );
-        let done = match answer(&question).as_deref() {
-            Some("y") => true,
-            Some("n") => false,
-            Some(_) | None => continue,
+        let done = match answer_unless(&question, stop).await {
+            Answered::Said(word) if word == "y" => true,
+            Answered::Said(word) if word == "n" => false,
+            Answered::Said(_) => continue,
+            Answered::Stopped | Answered::Nobody => return Ok(()),
         };
         let letter = pick.letter;
         let told = operate::ask(common, &Operation::SettleLetter { letter, done }, Doing::ForReal).await?;

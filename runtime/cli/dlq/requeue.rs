@@ -1,15 +1,14 @@
 //! `effectd dlq requeue`: the first one shows whether it works again, then ten, then the rest.
 
-use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use effectd_contracts::{ActionId, Operation};
-use effectd_gateway::letters::{LetterNow, LetterView};
+use effectd_contracts::{ActionId, Operation, Outcome};
+use effectd_gateway::letters::LetterNow;
 use effectd_gateway::views::State as Standing;
 use tokio::sync::watch;
 
-use super::{Chosen, NOW, Pick, Which, all_causes, by_cause, summary, tell};
+use super::{Chosen, NOW, Pick, by_cause, summary, tell};
 use crate::cli::backend::Trouble;
 use crate::cli::operate::{self, Confirm, Doing};
 use crate::cli::output::{Form, Printer};
@@ -21,19 +20,20 @@ use crate::exit::Exit;
 
 /// How many go first, and then; whatever is left goes in pieces of the last.
 const STEPS: [usize; 3] = [1, 10, 100];
-/// How long is waited for what was requeued to end, before it is said that it takes too long to be seen.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// How long the bar is.
 const BAR: usize = 40;
-/// How long one request waits.
-const WAIT_STEP: Duration = Duration::from_secs(10);
+/// How long one request waits. What waits for a person is told only after this.
+const WAIT_STEP: Duration = Duration::from_secs(2);
+/// The pause before a daemon that cannot answer now is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Put letters on the bus again, each with its action id and key; they pass every gate again
 ///
-/// Of each cause one goes first, then ten, then the rest, and each step waits for the one before: as soon as one of them comes
-/// back as a dead letter, the rest of that cause stays. `--no-canary` puts all on the bus at once. A letter that was requeued
-/// is gone, and requeuing it again does nothing. Ctrl-C ends after the step that is under way, and what is left stays as it is.
-/// Letters whose outcome is not known are left to `dlq settle`. Exits with 1 if any stays, with 75 if it was interrupted.
+/// Of each cause one goes first, then ten, then the rest, and each step waits for the one before: as soon as one of them ends in any
+/// other way than done, or waits for a person, the rest of that cause stays. `--no-canary` puts all on the bus at once. A letter
+/// that was requeued is gone, and requeuing it again does nothing; what is not done then, for whatever reason, is a dead letter
+/// again. Ctrl-C ends after the step that is under way, and what is left stays as it is. Letters whose outcome is not known are
+/// left to `dlq settle`. Exits with 1 if any stays, with 75 if it was interrupted or one did not end in time.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd dlq requeue 0 --yes\n  effectd dlq requeue --cause 3f2b5f0c9a36e1d0 --yes\n  \
@@ -60,6 +60,9 @@ pub(super) struct Pace {
     /// At most so many in all
     #[arg(long, value_name = "NUMBER")]
     max: Option<usize>,
+    /// How many seconds is waited for a step to end; then the rest stays
+    #[arg(long, value_name = "NUMBER", default_value = "300", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    wait: u64,
     /// All at once, whatever comes of the first
     #[arg(long)]
     no_canary: bool,
@@ -72,18 +75,22 @@ pub(super) struct Tally {
     pub(super) gone: usize,
     /// They could not be requeued.
     pub(super) left: usize,
-    /// They were requeued and failed again.
+    /// They were requeued, and were not done.
     pub(super) back: usize,
-    /// They were not tried, because another of their cause failed again.
+    /// They were requeued, and wait for a person.
+    pub(super) held: usize,
+    /// They were requeued, and had not ended when nobody wanted to wait any more.
+    pub(super) open: usize,
+    /// They were not tried, because another of their cause was not done.
     pub(super) spared: usize,
     pub(super) interrupted: bool,
 }
 
 impl Tally {
     pub(super) fn exit(&self) -> Exit {
-        if self.interrupted {
+        if self.interrupted || self.open > 0 {
             Exit::TryAgain
-        } else if self.left + self.back + self.spared > 0 {
+        } else if self.left + self.back + self.held + self.spared > 0 {
             Exit::Failed
         } else {
             Exit::Done
@@ -96,8 +103,14 @@ impl Tally {
         } else {
             ""
         };
+        let counts = [
+            (self.held, "wait for a person"),
+            (self.open, "have not ended yet"),
+        ];
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        let told: String = counts.map(|(count, what)| format!(", {count} {what}")).collect();
         format!(
-            "{interrupted}{} requeued, {} of them failed again, {} gone before, {} left, {} not tried",
+            "{interrupted}{} requeued, {} of them failed again{told}, {} gone before, {} left, {} not tried",
             self.requeued, self.back, self.gone, self.left, self.spared
         )
     }
@@ -115,15 +128,19 @@ impl Requeue {
             return Ok(Exit::Usage);
         }
         let mut printer = Printer::new(self.output, true, &NOW);
-        let mut run = Run::begin(common, keeper, self.pace).await?;
+        let mut run = Run::begin(common, keeper, self.pace)?;
+        let mut ended = Ok(());
         for picks in causes.into_values() {
-            run.cause(picks, &mut |letters| tell(&mut printer, letters))
-                .await?;
+            ended = run.cause(picks, &mut |letters| tell(&mut printer, letters)).await;
+            if ended.is_err() || run.is_interrupted() {
+                break;
+            }
         }
+        // Whatever went wrong then, what was done is told.
         printer.finish();
         let tally = run.end()?;
         complain(&tally.words());
-        Ok(tally.exit())
+        ended.map(|()| tally.exit())
     }
 }
 
@@ -150,19 +167,12 @@ pub(super) struct Run<'a> {
     pace: Pace,
     begun: Instant,
     sent: u32,
-    /// The first letter that was not there before.
-    mark: u64,
     stop: watch::Receiver<bool>,
     tally: Tally,
 }
 
 impl<'a> Run<'a> {
-    pub(super) async fn begin(common: &'a Common, mut keeper: Keeper, pace: Pace) -> Result<Self, Trouble> {
-        let newest = all_causes(&mut keeper)
-            .await?
-            .iter()
-            .map(|cause| cause.newest)
-            .max();
+    pub(super) fn begin(common: &'a Common, keeper: Keeper, pace: Pace) -> Result<Self, Trouble> {
         let daemon = match keeper {
             Keeper::Daemon(_) => Some(keeper),
             Keeper::Direct { .. } => {
@@ -182,7 +192,6 @@ impl<'a> Run<'a> {
             pace,
             begun: Instant::now(),
             sent: 0,
-            mark: newest.map_or(0, |newest| newest + 1),
             stop,
             tally: Tally::default(),
         })
@@ -205,44 +214,47 @@ impl<'a> Run<'a> {
         self.tally.interrupted
     }
 
-    /// Requeues the letters of one cause. Says whether all of them went well.
+    /// Says when somebody wants to end this.
+    pub(super) fn stopped(&self) -> watch::Receiver<bool> {
+        self.stop.clone()
+    }
+
+    pub(super) fn interrupt(&mut self) {
+        self.tally.interrupted = true;
+    }
+
+    /// Requeues the letters of one cause, until one of them is not done.
     pub(super) async fn cause(
         &mut self,
         picks: Vec<Pick>,
         tell: &mut impl FnMut(&[LetterNow]),
-    ) -> Result<bool, Trouble> {
+    ) -> Result<(), Trouble> {
         let careful = !self.pace.no_canary;
         if careful && self.daemon.is_none() && picks.len() > 1 {
             let why = "no daemon runs, so nobody would see whether the first one works; start one (`effectd serve`), \
                        or say --no-canary";
             return Err(Error::Request(why.to_owned()).into());
         }
-        let (all, before) = (picks.len(), self.tally.back + self.tally.left);
+        let all = picks.len();
         let (mut rest, mut step) = (picks.as_slice(), 0);
         while !rest.is_empty() {
             if *self.stop.borrow() {
-                self.tally.interrupted = true;
-                return Ok(false);
+                self.interrupt();
+                return Ok(());
             }
             let size = self.size(step, careful).min(rest.len());
             let (chunk, after) = rest.split_at(size);
-            self.chunk(chunk, tell).await?;
+            let requeued = self.chunk(chunk, tell).await?;
             rest = after;
-            if careful && self.daemon.is_some() {
-                let back = self.came_back(chunk).await?;
-                if back > 0 {
-                    self.tally.spared += rest.len();
-                    complain(&format!(
-                        "{back} of {size} failed again; {} of this cause are not tried",
-                        rest.len()
-                    ));
-                    return Ok(false);
-                }
+            if careful && self.daemon.is_some() && !self.went_well(&requeued, rest.len()).await? {
+                self.tally.spared += rest.len();
+                return Ok(());
             }
             progress(all - rest.len(), all);
-            step += 1;
+            // Those that were gone or stay show nothing.
+            step += usize::from(!requeued.is_empty());
         }
-        Ok(self.tally.back + self.tally.left == before)
+        Ok(())
     }
 
     /// How many go in a step.
@@ -257,8 +269,12 @@ impl<'a> Run<'a> {
         size.min(rate.unwrap_or(usize::MAX))
     }
 
-    /// Requeues some, not faster than asked for.
-    async fn chunk(&mut self, picks: &[Pick], tell: &mut impl FnMut(&[LetterNow])) -> Result<(), Trouble> {
+    /// Requeues some, not faster than asked for. Answers the actions that are on their way again.
+    async fn chunk(
+        &mut self,
+        picks: &[Pick],
+        tell: &mut impl FnMut(&[LetterNow]),
+    ) -> Result<Vec<ActionId>, Trouble> {
         if let Some(rate) = self.pace.rate {
             let due = Duration::from_secs_f64(f64::from(self.sent) / f64::from(rate));
             tokio::time::sleep(due.saturating_sub(self.begun.elapsed())).await;
@@ -273,77 +289,109 @@ impl<'a> Run<'a> {
             Doing::ForReal,
         )
         .await?;
+        let mut requeued = Vec::new();
         for letter in &done.letters {
             match letter.now.as_str() {
-                "requeued" => self.tally.requeued += 1,
+                "requeued" => {
+                    self.tally.requeued += 1;
+                    let pick = picks.iter().find(|pick| pick.letter == letter.letter);
+                    let action = pick.and_then(|pick| pick.action_id.as_deref());
+                    requeued.extend(action.and_then(|action| ActionId::new(action).ok()));
+                }
                 "gone" => self.tally.gone += 1,
                 _ => self.tally.left += 1,
             }
         }
         tell(&done.letters);
-        Ok(())
+        Ok(requeued)
     }
 
-    /// Waits until all of them have ended, and counts those that are dead letters again.
-    async fn came_back(&mut self, picks: &[Pick]) -> Result<usize, Trouble> {
-        let actions: HashSet<&str> = picks
-            .iter()
-            .filter_map(|pick| pick.action_id.as_deref())
-            .collect();
-        let end = Instant::now() + PATIENCE;
-        for action in &actions {
-            if let Ok(action) = ActionId::new(*action)
-                && !self.ended(&action, end).await?
-            {
-                break;
-            }
+    /// Waits until all of them have ended, and says whether all were done. Only what is seen to be done counts.
+    async fn went_well(&mut self, actions: &[ActionId], rest: usize) -> Result<bool, Trouble> {
+        let end = Instant::now() + Duration::from_secs(self.pace.wait);
+        let (before, mut why) = (self.tally.back + self.tally.held + self.tally.open, None);
+        for (nth, action) in actions.iter().enumerate() {
+            let word = match self.ended(action, end).await? {
+                Ended::Done => continue,
+                Ended::Otherwise(word) => {
+                    self.tally.back += 1;
+                    word
+                }
+                Ended::Held(approval) => {
+                    self.tally.held += 1;
+                    format!("waits for a person: `effectd approvals show {approval}`")
+                }
+                Ended::Open => {
+                    self.tally.open += actions.len() - nth;
+                    why.get_or_insert(format!("{action}: has not ended yet"));
+                    break;
+                }
+            };
+            why.get_or_insert(format!("{action}: {word}"));
         }
-        let mut back = 0;
-        for letter in self.new_letters().await? {
-            if letter.action_id.as_deref().is_some_and(|id| actions.contains(id)) {
-                back += 1;
-            }
-        }
-        self.tally.back += back;
-        Ok(back)
+        let failed = self.tally.back + self.tally.held + self.tally.open - before;
+        let Some(why) = why else { return Ok(true) };
+        let words = if self.tally.held + self.tally.open == 0 {
+            "failed again"
+        } else {
+            "are not done"
+        };
+        complain(&format!(
+            "{failed} of {} {words} ({why}); {rest} of this cause are not tried",
+            actions.len()
+        ));
+        Ok(false)
     }
 
-    /// Waits for one. `false` if somebody does not want to wait any more.
-    async fn ended(&mut self, action: &ActionId, end: Instant) -> Result<bool, Trouble> {
+    /// Waits for one.
+    async fn ended(&mut self, action: &ActionId, end: Instant) -> Result<Ended, Trouble> {
         let Some(Keeper::Daemon(client)) = &mut self.daemon else {
-            return Ok(false);
+            return Ok(Ended::Open);
         };
         loop {
             let told = tokio::select! {
                 told = client.wait(action, WAIT_STEP) => told?,
-                _ = self.stop.wait_for(|stop| *stop) => return Ok(false),
+                _ = self.stop.wait_for(|stop| *stop) => {
+                    self.tally.interrupted = true;
+                    return Ok(Ended::Open);
+                }
             };
-            let open = matches!(&told, Told::View(view) if view.state == Standing::Accepted);
-            if !open {
-                return Ok(true);
+            match told {
+                Told::View(view) => match (view.state, view.outcome) {
+                    (Standing::Accepted, _) => {}
+                    (Standing::Held, _) => {
+                        let approval = view.approval.map(|held| held.approval_id);
+                        return Ok(Ended::Held(approval.unwrap_or_default()));
+                    }
+                    // Tried out only is done where that was asked for; where effects are paused it is not.
+                    (Standing::Done, Some(Outcome::Executed | Outcome::CachedHit | Outcome::DryRun)) => {
+                        return Ok(Ended::Done);
+                    }
+                    (Standing::Done, outcome) => {
+                        let word = outcome.map_or("it is not known how it ended", Outcome::as_str);
+                        return Ok(Ended::Otherwise(word.to_owned()));
+                    }
+                },
+                // Not now: that says nothing about the action.
+                Told::Problem(problem) if [429, 503].contains(&problem.status) => {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                Told::Problem(problem) => return Ok(Ended::Otherwise(problem.code)),
             }
             if Instant::now() >= end {
-                let why =
-                    format!("action {action} has not ended yet; look again later, and requeue the rest then");
-                return Err(Error::Request(why).into());
+                return Ok(Ended::Open);
             }
         }
     }
+}
 
-    /// Letters that were not there before.
-    async fn new_letters(&mut self) -> Result<Vec<LetterView>, Trouble> {
-        let Some(keeper) = &mut self.daemon else {
-            return Ok(Vec::new());
-        };
-        let (mut new, mut from) = (Vec::new(), Some(self.mark));
-        while let Some(at) = from {
-            let page = Which::default().page(keeper, at).await?;
-            new.extend(page.letters);
-            from = page.next;
-        }
-        if let Some(last) = new.last() {
-            self.mark = last.letter + 1;
-        }
-        Ok(new)
-    }
+/// What became of an action that was requeued.
+enum Ended {
+    Done,
+    /// It was not done, for this reason.
+    Otherwise(String),
+    /// It waits for a person, under this id.
+    Held(String),
+    /// It is still on its way.
+    Open,
 }
