@@ -143,7 +143,10 @@ impl Terminal {
     #[track_caller]
     pub fn ended(&self) -> String {
         self.wait("the end of the program", |_| self.knows("#{pane_dead}") == "1");
-        self.knows("#{pane_dead_status}")
+        // Its terminal is closed a moment before it is known how it ended: by itself, or by a signal.
+        let how = "#{pane_dead_status}#{?pane_dead_signal,signal ,}#{pane_dead_signal}";
+        self.wait("how it ended", |_| !self.knows(how).is_empty());
+        self.knows(how)
     }
 }
 
