@@ -243,6 +243,10 @@ impl Executor {
         if !ended.attempts.is_empty() {
             action.ticket.place.settle(cpu, ended.attempts.len());
         }
+        // Before anybody is told: whoever looks then finds no more kept than may be.
+        if let Some(pinned) = action.state.take_pinned() {
+            drop(tokio::task::spawn_blocking(move || drop(pinned)).await);
+        }
         let finished = action.advance(|claimed| Finished {
             claimed,
             ended,

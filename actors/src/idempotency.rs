@@ -80,6 +80,11 @@ impl Claimed {
         &self.terms
     }
 
+    /// Lets go of what was sent along with the call: it is over.
+    pub(crate) fn take_pinned(&mut self) -> Option<Arc<Pins>> {
+        self.terms.pinned.take()
+    }
+
     /// What to commit under.
     pub fn fence(&self) -> Fence {
         self.fence

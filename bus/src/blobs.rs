@@ -8,7 +8,7 @@
 //! What lies on a shelf under a name is never more than the quota, but for what is pinned: that goes neither away nor into the
 //! count as long as somebody needs it, and is no more than the quota, either. What comes in pieces has no name until all of it is there, and takes nobody's room
 //! before; all of it together is never more than the quota, either. So a shelf takes at most three times its quota on disk, and
-//! more than once only while something is being written or put back, and until something is stored after that.
+//! more than once only while something is being written or put back.
 
 mod pins;
 mod sealed;
@@ -157,6 +157,14 @@ impl Known {
     }
 }
 
+fn destroy_oldest(known: &mut Known, folder: &Path) -> Result<(), BlobError> {
+    // All that is there is being written or needed, and there is no room for more beside it.
+    let oldest = known.oldest().ok_or(BlobError::Full)?;
+    // Not known before its head goes: if that fails in the middle, nobody takes it for a blob.
+    known.remove(&oldest);
+    destroy(&folder.join(&oldest))
+}
+
 impl Blobs {
     /// The blobs of a directory, which is made when the first is stored. The quota is for each shelf of each space.
     pub fn new(root: PathBuf, key: &Zeroizing<[u8; 32]>, quota_bytes: u64) -> Self {
@@ -206,11 +214,15 @@ impl Blobs {
         while known.counted() + bytes > sealed_bytes(self.quota_bytes)
             || known.by_name.len() >= BLOBS_PER_SHELF_MAX.get()
         {
-            // All that is there is being written or needed, and there is no room for more beside it.
-            let oldest = known.oldest().ok_or(BlobError::Full)?;
-            // Not known before its head goes: if that fails in the middle, nobody takes it for a blob.
-            known.remove(&oldest);
-            destroy(&folder.join(&oldest))?;
+            destroy_oldest(known, folder)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys what was stored longest ago as long as there is more than the quota, which is so when a lot was pinned.
+    fn keep_to_quota(&self, known: &mut Known, folder: &Path) -> Result<(), BlobError> {
+        while known.counted() > sealed_bytes(self.quota_bytes) {
+            destroy_oldest(known, folder)?;
         }
         Ok(())
     }

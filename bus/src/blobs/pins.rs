@@ -1,5 +1,6 @@
 //! What must not go while somebody needs it: an undo keeps what it replaces, and that may be as much as the whole quota.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use effectd_contracts::SpaceId;
@@ -8,6 +9,8 @@ use super::{BlobError, Blobs, Known, Shelf, check_name, lock, sealed_bytes, touc
 
 /// Blobs that stay where they are until this is dropped.
 pub struct Pins {
+    blobs: Arc<Blobs>,
+    folder: PathBuf,
     known: Arc<Mutex<Known>>,
     names: Vec<String>,
 }
@@ -29,6 +32,8 @@ impl Blobs {
         let folder = self.folder(shelf, space);
         let known = self.shelf(&folder)?;
         let mut pins = Pins {
+            blobs: self.clone(),
+            folder,
             known,
             names: Vec::new(),
         };
@@ -42,7 +47,7 @@ impl Blobs {
                 // What all together pin is bounded, too: whoever comes late takes its chance, as if nothing could be pinned.
                 let fits = known.pinned.contains_key(name)
                     || known.pinned_bytes() + bytes <= sealed_bytes(self.quota_bytes);
-                if fits && touch(&folder.join(name)).is_ok() {
+                if fits && touch(&pins.folder.join(name)).is_ok() {
                     known.add(name, bytes);
                     *known.pinned.entry(name.to_owned()).or_default() += 1;
                     pins.names.push(name.to_owned());
@@ -64,6 +69,7 @@ impl Drop for Pins {
                 }
             }
         }
-        // Room is made by whoever stores something next.
+        // Only by what is too much now, not for something that comes. Best effort: whoever stores something next makes room, too.
+        let _ = self.blobs.keep_to_quota(&mut known, &self.folder);
     }
 }
