@@ -10,12 +10,18 @@ use super::{Place, program, until};
 const SETTINGS: &str = "set -g status off\nset -g remain-on-exit on\nset -g remain-on-exit-format ''\n\
     set -g default-terminal screen-256color\nset -g escape-time 0\n";
 
+/// Runs a command, and notes how it ended in the file that it is given first: tmux does not always know. Signals from the
+/// terminal are for the command; what is caught here is as usual there.
+const NOTE_STATUS: &str =
+    "trap : INT QUIT HUP TERM; \"$@\"; echo $? >\"$0.partial\"; mv \"$0.partial\" \"$0\"";
+
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 /// A program at a terminal. It ends with this.
 pub struct Terminal {
     socket: PathBuf,
     settings: PathBuf,
+    status: PathBuf,
     columns: u16,
     rows: u16,
 }
@@ -38,6 +44,7 @@ impl Terminal {
         let terminal = Self {
             socket: place.path(&format!("tmux.{nth}.sock")),
             settings,
+            status: place.path(&format!("tmux.{nth}.status")),
             columns,
             rows,
         };
@@ -57,7 +64,11 @@ impl Terminal {
                 "PATH=/usr/bin:/bin",
                 "TERM=screen-256color",
                 "LANG=C.UTF-8",
+                "sh",
+                "-c",
+                NOTE_STATUS,
             ])
+            .arg(&self.status)
             .args(command);
         told(tmux);
     }
@@ -143,10 +154,11 @@ impl Terminal {
     #[track_caller]
     pub fn ended(&self) -> String {
         self.wait("the end of the program", |_| self.knows("#{pane_dead}") == "1");
-        // Its terminal is closed a moment before it is known how it ended: by itself, or by a signal.
-        let how = "#{pane_dead_status}#{?pane_dead_signal,signal ,}#{pane_dead_signal}";
-        self.wait("how it ended", |_| !self.knows(how).is_empty());
-        self.knows(how)
+        let status = std::fs::read_to_string(&self.status);
+        status
+            .unwrap_or_else(|error| panic!("how it ended was not noted: {error}"))
+            .trim_end()
+            .to_owned()
     }
 }
 
