@@ -31,6 +31,8 @@ const FORMAT: u32 = 1;
 const MANIFEST_BYTES_MAX: u64 = 134_217_728;
 /// How often a copy is begun anew because old blocks were let go meanwhile: that happens once an hour.
 const TRIES: u32 = 5;
+/// What marks a copy that is being made, by whoever holds its lock. It goes before the copy gets its name.
+const MARK: &str = "unfinished";
 /// What is copied in one piece.
 const PIECE_BYTES: usize = 65_536;
 
@@ -94,6 +96,7 @@ pub fn make(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -
             state.display()
         )));
     }
+    let inside = resolved(state)?;
     for target in [Some(into), keys].into_iter().flatten() {
         if target.exists() {
             return Err(refused(format!(
@@ -101,11 +104,18 @@ pub fn make(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -
                 target.display()
             )));
         }
-        if absolute(target)?.starts_with(absolute(state)?) {
+        if resolved(target)?.starts_with(&inside) {
             return Err(refused(format!(
                 "{} lies in the state itself; name another place",
                 target.display()
             )));
+        }
+    }
+    if let Some(keys) = keys {
+        let (copy, keys) = (resolved(into)?, resolved(keys)?);
+        if copy.starts_with(&keys) || keys.starts_with(&copy) {
+            let why = "the keys must not lie with what they open; name a place for them that is apart";
+            return Err(refused(why));
         }
     }
     for _ in 0..TRIES {
@@ -124,13 +134,31 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|error| failed(path, error))
 }
 
+/// Where a path leads that may not be there yet: links on the way are followed.
+fn resolved(path: &Path) -> Result<PathBuf, Error> {
+    let path = absolute(path)?;
+    let there = path
+        .ancestors()
+        .find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let Some((above, real)) = there else {
+        return Ok(path);
+    };
+    let below = path.strip_prefix(above).unwrap_or(Path::new(""));
+    // A path that ends with a slash is another one than without to those who compare what it begins with.
+    Ok(if below.as_os_str().is_empty() {
+        real
+    } else {
+        real.join(below)
+    })
+}
+
 fn attempt(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -> Result<Manifest, Trouble> {
     let begun = clock.now();
     let mut copy = Draft::begin(state, into)?;
     let mut key_copy = keys
         .map(|keys| Draft::begin(&state.join("keys"), keys))
         .transpose()?;
-    // Keys that are destroyed meanwhile belong to what is in the copy; those that are made meanwhile do, too.
+    // Before the journal, so that no key is missing that it needs; those that are made meanwhile are taken along after it.
     if let Some(keys) = &mut key_copy {
         keys.tree("")?;
     }
@@ -151,14 +179,15 @@ fn attempt(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) ->
     copy.tree("policy")?;
     copy.file("config.toml")?;
     if let Some(keys) = &mut key_copy {
+        keys.same_as_before()?;
         keys.tree("")?;
     }
     let checked = check(&copy.path, clock)?;
-    let made = copy.finish(into, "state", begun, checked.blocks)?;
+    // The keys first: what has the name of a backup has its keys, whatever happens in between.
     if let (Some(copy), Some(keys)) = (key_copy, keys) {
         copy.finish(keys, "keys", begun, 0)?;
     }
-    Ok(made)
+    Ok(copy.finish(into, "state", begun, checked.blocks)?)
 }
 
 /// The files that say where the journal begins.
@@ -202,6 +231,17 @@ struct Draft {
     from: PathBuf,
     path: PathBuf,
     files: BTreeMap<String, Copied>,
+    /// Locked as long as somebody is at work on it; `None` if it is a part of another one.
+    mark: Option<File>,
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if self.mark.is_some() {
+            // Copies of keys, and of much else, must not be left behind. The next one takes away what is.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
 }
 
 impl Draft {
@@ -209,17 +249,39 @@ impl Draft {
         let mut name = into.as_os_str().to_owned();
         name.push(".partial");
         let path = PathBuf::from(name);
-        // What an earlier one left that did not come to its end.
-        match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&path, error)),
-            Ok(()) | Err(_) => {}
-        }
+        take_away(&path)?;
         make_dir(&path)?;
+        let mark = path.join(MARK);
+        let file = new_file(&mark).map_err(|error| failed(&mark, error))?;
+        file.try_lock().map_err(|_| busy(&path))?;
         Ok(Self {
             from: from.to_owned(),
             path,
             files: BTreeMap::new(),
+            mark: Some(file),
         })
+    }
+
+    /// Makes sure that what was copied is still what is there. A file that is another now belongs to another moment, and one
+    /// that went, or that was overwritten before it goes, was of no use any more.
+    fn same_as_before(&self) -> Result<(), Trouble> {
+        for (name, copied) in &self.files {
+            let path = self.from.join(name);
+            let mut blank = true;
+            let now = File::open(&path).and_then(|file| {
+                digest(file, |piece| {
+                    blank &= piece.iter().all(|byte| *byte == 0);
+                    Ok(())
+                })
+            });
+            match now {
+                Ok(now) if now == *copied && !(blank && now.bytes > 0) => {}
+                Ok(_) => return Err(Trouble::Moved),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(Trouble::Moved),
+                Err(error) => return Err(failed(&path, error).into()),
+            }
+        }
+        Ok(())
     }
 
     /// A file that must be there. If it is not, old blocks were let go in this moment.
@@ -242,6 +304,21 @@ impl Draft {
         };
         self.files.insert(name.to_owned(), copied);
         Ok(true)
+    }
+
+    /// Copies all that a manifest names; it must still be what it says.
+    fn all_of(&mut self, manifest: &Manifest) -> Result<(), Error> {
+        for (name, expected) in &manifest.files {
+            self.file(name)?;
+            if self.files.get(name) != Some(expected) {
+                let file = self.from.join(name);
+                return Err(refused(format!(
+                    "{} was changed while it was read",
+                    file.display()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Copies the files of a directory and of those in it. What goes away meanwhile is not copied.
@@ -275,13 +352,13 @@ impl Draft {
     }
 
     /// Writes the manifest, and gives the copy its name when all of it is on disk.
-    fn finish(self, into: &Path, of: &str, made_at: Timestamp, blocks: u64) -> Result<Manifest, Error> {
+    fn finish(mut self, into: &Path, of: &str, made_at: Timestamp, blocks: u64) -> Result<Manifest, Error> {
         let manifest = Manifest {
             backup: FORMAT,
             of: of.to_owned(),
             made_at,
             blocks,
-            files: self.files,
+            files: std::mem::take(&mut self.files),
         };
         let path = self.path.join(MANIFEST);
         // Plain data with text keys, for which serde_json has no failure.
@@ -290,9 +367,43 @@ impl Draft {
         file.write_all(&text)
             .and_then(|()| file.sync_all())
             .map_err(|error| failed(&path, error))?;
-        put_in_place(&self.path, into)?;
+        self.put_in_place(into)?;
         Ok(manifest)
     }
+
+    /// Gives the copy its name, when all of it is on disk.
+    fn put_in_place(mut self, to: &Path) -> Result<(), Error> {
+        let mark = self.path.join(MARK);
+        fs::remove_file(&mark).map_err(|error| failed(&mark, error))?;
+        put_in_place(&self.path, to)?;
+        // It is no draft any more, and nothing of it is to be taken away.
+        self.mark = None;
+        Ok(())
+    }
+}
+
+/// Takes away what an earlier one left that did not come to its end; nothing else of that name, and nothing that somebody is
+/// at work on.
+fn take_away(path: &Path) -> Result<(), Error> {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return Ok(());
+    }
+    let mark = File::open(path.join(MARK));
+    let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    match mark {
+        Ok(mark) => mark.try_lock().map_err(|_| busy(path))?,
+        // It was ended between being made and being marked.
+        Err(_) if is_empty() => {}
+        Err(_) => {
+            let why = "is there, and is not what a backup left; move it away, or name another directory";
+            return Err(refused(format!("{} {why}", path.display())));
+        }
+    }
+    fs::remove_dir_all(path).map_err(|error| failed(path, error))
+}
+
+fn busy(path: &Path) -> Error {
+    refused(format!("{} is being made by somebody else", path.display()))
 }
 
 /// Gives a directory its name, when all of it is on disk.
@@ -432,26 +543,32 @@ pub fn restore(from: &Path, keys: &Path, state: &Path, clock: &dyn Clock) -> Res
         )));
     }
     let (manifest, key_manifest) = (verify(from, "state")?, verify(keys, "keys")?);
-    let mut draft = Draft::begin(from, state)?;
-    for name in manifest.files.keys() {
-        draft.file(name)?;
+    // The two are made in one go, and have the same moment.
+    if manifest.made_at != key_manifest.made_at {
+        return Err(refused(format!(
+            "{} are the keys of a backup of {}, and {} is one of {}; only its own keys open it",
+            keys.display(),
+            key_manifest.made_at,
+            from.display(),
+            manifest.made_at
+        )));
     }
-    let key_files = Draft {
+    let mut draft = Draft::begin(from, state)?;
+    draft.all_of(&manifest)?;
+    let mut key_files = Draft {
         from: keys.to_owned(),
         path: draft.path.join("keys"),
         files: BTreeMap::new(),
+        mark: None,
     };
-    let mut key_files = key_files;
-    for name in key_manifest.files.keys() {
-        key_files.file(name)?;
-    }
+    key_files.all_of(&key_manifest)?;
     let config = EmbeddedConfig::new(&draft.path);
     rescue::rebuild(&config, clock)?;
     let checked = rescue::check(&config, clock)?;
     if let Some(problem) = checked.problems.first() {
         return Err(refused(format!("what was restored is not whole: {problem}")));
     }
-    put_in_place(&draft.path, state)?;
+    draft.put_in_place(state)?;
     Ok(Restored {
         made_at: manifest.made_at,
         checked,

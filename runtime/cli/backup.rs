@@ -37,7 +37,8 @@ pub(super) struct Backup {
 /// Make a state from a backup and its keys
 ///
 /// Every file is compared with the manifest, the index is made anew, and the whole is checked, before it gets the name that `--state`
-/// says. What happened after the backup is not in it: a head of the log that somebody kept tells (`receipts verify --head`).
+/// says. What happened after the backup is not in it: a head of the log that somebody kept tells (`receipts verify --head`). What was
+/// open when the backup was made is open in it: a runtime that starts on it carries that out, also if the original has done so since.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd restore monday --keys monday-keys --state restored")]
 pub(super) struct Restore {
@@ -92,6 +93,10 @@ impl Restore {
                 "records": done.checked.records, "index_entries": done.checked.entries,
             }),
             self.output,
+        );
+        complain(
+            &"what was on its way when the backup was made is carried out when effectd starts on this state, even if it was done \
+              since; look at `store stats`, `approvals list` and `dlq list` first",
         );
         Ok(())
     }

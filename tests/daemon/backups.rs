@@ -213,3 +213,43 @@ fn a_backup_that_is_killed_leaves_nothing_that_looks_whole() {
         assert_eq!(place.effectd(&again, None).code(), 0);
     }
 }
+
+#[test]
+fn keys_stay_apart_and_only_their_own_open_a_backup() {
+    let place = Place::seeded();
+    let run = |action: &str| {
+        let request = write_note(action, action, "x").to_string();
+        assert_eq!(place.effectd(&["run", "-"], Some(&request)).code(), 0);
+    };
+    run("a-1");
+    std::os::unix::fs::symlink(".effectd", place.path("link")).unwrap();
+    let refused = |arguments: &[&str], why: &str| {
+        let ran = place.effectd(arguments, None);
+        assert_eq!(ran.code(), 2, "{arguments:?}: {}", ran.stderr());
+        assert!(ran.stderr().contains(why), "{arguments:?}: {}", ran.stderr());
+    };
+    refused(&["backup", "x", "--keys", "x"], "apart");
+    refused(&["backup", "x", "--keys", "x/keys"], "apart");
+    refused(&["backup", "x/copy", "--keys", "x"], "apart");
+    refused(&["backup", "link/x"], "in the state");
+    assert!(!place.path("x").exists() && !place.path("x.partial").exists());
+    // Only what a backup has left is taken away.
+    std::fs::create_dir(place.path("y.partial")).unwrap();
+    std::fs::write(place.path("y.partial/mine"), "mine").unwrap();
+    refused(&["backup", "y"], "is not what a backup left");
+    assert!(place.path("y.partial/mine").exists());
+    std::fs::create_dir(place.path("one.partial")).unwrap();
+    std::fs::write(place.path("one.partial/unfinished"), "").unwrap();
+    std::fs::write(place.path("one.partial/left"), "left").unwrap();
+    done(&place, &["backup", "one", "--keys", "one-keys"]);
+    assert!(!place.path("one/left").exists() && !place.path("one/unfinished").exists());
+    run("a-2");
+    done(&place, &["backup", "two", "--keys", "two-keys"]);
+    refused(
+        &["restore", "one", "--keys", "two-keys", "--state", "r"],
+        "only its own keys",
+    );
+    assert!(!place.path("r").exists() && !place.path("r.partial").exists());
+    done(&place, &["restore", "two", "--keys", "two-keys", "--state", "r"]);
+    assert!(!place.path("r/unfinished").exists());
+}
