@@ -30,6 +30,8 @@ const TURNS: usize = 7;
 
 #[path = "bus/actions.rs"]
 mod actions;
+#[path = "figures/lines.rs"]
+mod lines;
 
 fn main() {
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);

@@ -3,7 +3,7 @@
 //! Throughput of a store with a million receipts beside that of new stores with ten thousand, in turns, so that a machine
 //! that is faster in one minute than in the next does not decide; how long it takes to open; how much memory it takes to
 //! read a million events as a stream; what ten times the live data takes on disk when it has passed through.
-//! `EFFECTD_BENCH_RECEIPTS` chooses another number.
+//! `EFFECTD_BENCH_RECEIPTS` chooses another number, such as 5000000.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,6 +24,10 @@ use effectd_contracts::{
     ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp,
     ToolId, TraceId,
 };
+use serde_json::json;
+
+#[path = "figures/lines.rs"]
+mod lines;
 
 const FEW: u64 = 10_000;
 const MANY: u64 = 1_000_000;
@@ -31,6 +35,8 @@ const MANY: u64 = 1_000_000;
 const WINDOW: u64 = 10_000;
 const PAIRS: u64 = 25;
 const IN_FLIGHT: usize = 64;
+/// Steps in which the store is filled, each of which is noted.
+const STEPS: u64 = 20;
 /// Receipts that are kept while ten times as many pass through.
 const TURNOVER_LIVE: u64 = 30_000;
 
@@ -44,7 +50,7 @@ fn main() {
     println!("disk: {}", base.display());
     let store = open(scratch.path());
     let mut next = 0;
-    commit(&store, &mut next, many.saturating_sub(PAIRS * WINDOW));
+    fill(&store, &mut next, many.saturating_sub(PAIRS * WINDOW));
     let (ratio, few, lots) = compare(&store, &mut next, &base);
     println!("receipts a second with {FEW}: {few:.0}");
     println!("receipts a second with {next}: {lots:.0}");
@@ -198,6 +204,21 @@ fn commit(store: &LocalStore, next: &mut u64, count: u64) {
         if let Some(wait) = waiting.pop_front() {
             wait.wait().unwrap();
         }
+    }
+}
+
+/// Commits so many, and notes on the way how fast that is and what it takes.
+fn fill(store: &LocalStore, next: &mut u64, count: u64) {
+    let step = (count / STEPS).max(FEW);
+    while *next < count {
+        let (before, begun) = (*next, Instant::now());
+        commit(store, next, step.min(count - *next));
+        let per_second = (*next - before) as f64 / begun.elapsed().as_secs_f64();
+        let line = json!({
+            "peer": "effectd-store", "version": env!("CARGO_PKG_VERSION"), "work": "growth", "in_flight": IN_FLIGHT,
+            "receipts": *next, "per_second": per_second.round(), "resident_mib": resident() >> 20,
+        });
+        lines::note(line, &[]);
     }
 }
 

@@ -36,6 +36,8 @@ use effectd_policy::{Overlay, Policy, Source, demo};
 use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
 use serde_json::json;
 
+#[path = "figures/lines.rs"]
+mod lines;
 #[path = "pipeline/stages.rs"]
 mod stages;
 
@@ -60,11 +62,17 @@ enum Without {
     Both,
 }
 
-/// What one measurement came to.
+/// What one measurement came to: how long each took, in order.
 struct Figures {
     per_second: f64,
-    p50: Duration,
-    p99: Duration,
+    in_flight: usize,
+    times: Vec<Duration>,
+}
+
+impl Figures {
+    fn at(&self, percent: usize) -> Duration {
+        self.times[(self.times.len() * percent / 100).min(self.times.len() - 1)]
+    }
 }
 
 struct Bench {
@@ -174,6 +182,7 @@ impl Bench {
         println!("{:<44} {:>9} {:>9} {:>9}", "", "per s", "p50 µs", "p99 µs");
         let mut calls = None;
         if self.wants("calls") {
+            show("the sandbox's own calls, 1 in flight", &self.calls(1).await);
             let figures = self.calls(8).await;
             show("the sandbox's own calls, 8 in flight", &figures);
             calls = Some(figures);
@@ -201,7 +210,11 @@ impl Bench {
         if self.wants("alone") {
             let alone = self.actions(&pipeline, Without::Nothing, 1).await;
             show("whole actions, 1 in flight", &alone);
-            self.goal("one action alone, p50 in ms", alone.p50.as_secs_f64() * 1e3, 1.5);
+            self.goal(
+                "one action alone, p50 in ms",
+                alone.at(50).as_secs_f64() * 1e3,
+                1.5,
+            );
         }
         if self.wants("eight") {
             let eight = self.actions(&pipeline, Without::Nothing, 8).await;
@@ -222,7 +235,11 @@ impl Bench {
         if self.wants("cached") {
             let cached = self.cached(&pipeline).await;
             show("the same again (cached), 1 in flight", &cached);
-            self.goal("the same again, p50 in µs", cached.p50.as_secs_f64() * 1e6, 100.0);
+            self.goal(
+                "the same again, p50 in µs",
+                cached.at(50).as_secs_f64() * 1e6,
+                100.0,
+            );
         }
         if self.wants("flood") {
             self.fairness(&pipeline).await;
@@ -372,7 +389,7 @@ impl Bench {
         show("another subject, beside a flood of 128", &loaded);
         let flooded = ended.load(Ordering::Relaxed) as f64 / (FIRST + measured_time()).as_secs_f64();
         println!("(the flood itself: {flooded:.0} per s)");
-        let ratio = loaded.p99.as_secs_f64() / unloaded.p99.as_secs_f64();
+        let ratio = loaded.at(99).as_secs_f64() / unloaded.at(99).as_secs_f64();
         self.goal("the other's p99 beside a flood, of its p99 alone", ratio, 3.0);
     }
 
@@ -465,11 +482,10 @@ where
         times.extend(lane.await.expect("a lane"));
     }
     times.sort();
-    let at = |part: usize| times[(times.len() * part / 100).min(times.len() - 1)];
     Figures {
         per_second: times.len() as f64 / measured.as_secs_f64(),
-        p50: at(50),
-        p99: at(99),
+        in_flight,
+        times,
     }
 }
 
@@ -478,7 +494,12 @@ fn show(what: &str, figures: &Figures) {
     println!(
         "{what:<44} {:>9.0} {:>9.0} {:>9.0}",
         figures.per_second,
-        micros(figures.p50),
-        micros(figures.p99)
+        micros(figures.at(50)),
+        micros(figures.at(99))
     );
+    let line = json!({
+        "peer": "effectd-pipeline", "version": env!("CARGO_PKG_VERSION"), "work": what,
+        "in_flight": figures.in_flight, "per_second": figures.per_second.round(),
+    });
+    lines::note(line, &figures.times);
 }

@@ -12,7 +12,9 @@ use effectd_contracts::{
     ActionId, Digest, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId,
 };
 
-use crate::{Cost, RECORD_BYTES, TURNS, event, judge, median, open, percentile};
+use serde_json::json;
+
+use crate::{Cost, RECORD_BYTES, TURNS, event, judge, lines, median, open, percentile};
 
 const DEPTHS: [usize; 2] = [64, 256];
 const ACTIONS_TURN: Duration = Duration::from_millis(700);
@@ -99,6 +101,8 @@ pub(crate) fn actions(scratch: &Path) -> u32 {
         percentile(&alone, 50),
         percentile(&alone, 99)
     );
+    let took: Duration = alone.iter().sum();
+    note("admit, commit", 1, 500.0 / took.as_secs_f64(), &alone);
     let mut syncs_each = 0.0_f64;
     for depth in DEPTHS {
         let syncs = turns(&store, "admit, commit", depth, |turn| {
@@ -127,6 +131,15 @@ pub(crate) fn actions(scratch: &Path) -> u32 {
     )
 }
 
+/// A line for the plots and for `benches/peers`.
+fn note(work: &str, in_flight: usize, per_second: f64, sorted: &[Duration]) {
+    let line = json!({
+        "peer": "effectd-store", "version": env!("CARGO_PKG_VERSION"), "work": work, "in_flight": in_flight,
+        "per_second": per_second.round(),
+    });
+    lines::note(line, sorted);
+}
+
 /// Takes some turns and prints the best and the median of them; gives the median of syncs.
 fn turns(store: &LocalStore, what: &str, depth: usize, mut act: impl FnMut(usize) -> u64) -> f64 {
     let (mut rates, mut cpus, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
@@ -141,6 +154,7 @@ fn turns(store: &LocalStore, what: &str, depth: usize, mut act: impl FnMut(usize
     let (rate, cpu, syncs) = (median(rates), median(cpus), median(syncs));
     println!("  {what}, {depth} in flight: {best:.0}/s at best, {rate:.0}/s in the middle");
     println!("    {cpu:.1} us of processor and {syncs:.3} syncs each");
+    note(what, depth, rate, &[]);
     syncs
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use effectd::Exit;
 use effectd::contracts::ActionRequest;
@@ -271,4 +272,18 @@ fn row_ids_are_found_and_ordinary_words_are_not() {
     ] {
         assert_eq!(row_id(harmless), None, "{harmless}");
     }
+}
+
+#[test]
+fn the_plots_are_drawn_from_the_lines_beside_them() {
+    let checked = Command::new("python3")
+        .arg(root().join("benches/figures/plot.py"))
+        .arg("--check")
+        .output()
+        .expect("python3 draws the plots");
+    assert!(
+        checked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
 }
