@@ -8,11 +8,13 @@
 //! A copy is made under another name, checked, and gets its own name when all of it is on disk. Its manifest says how long
 //! each file is and what its digest is.
 
+mod restore;
+
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use effectd_bus::embedded::EmbeddedConfig;
 use effectd_bus::embedded::rescue::{self, Checked};
@@ -23,6 +25,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
 
+pub use restore::{Open, Restored, restore};
+
 /// The name of the file that says what a copy consists of.
 const MANIFEST: &str = "manifest.json";
 /// What a manifest says it is, and of which version.
@@ -31,8 +35,9 @@ const FORMAT: u32 = 1;
 const MANIFEST_BYTES_MAX: u64 = 134_217_728;
 /// How often a copy is begun anew because old blocks were let go meanwhile: that happens once an hour.
 const TRIES: u32 = 5;
-/// What marks a copy that is being made, by whoever holds its lock. It goes before the copy gets its name.
-const MARK: &str = "unfinished";
+/// What marks a copy that is being made, by whoever holds its lock. It goes when the copy has its name; where a power failure came
+/// between the two, it is left and means nothing.
+const MARK: &str = ".draft";
 /// What is copied in one piece.
 const PIECE_BYTES: usize = 65_536;
 
@@ -373,12 +378,11 @@ impl Draft {
 
     /// Gives the copy its name, when all of it is on disk.
     fn put_in_place(mut self, to: &Path) -> Result<(), Error> {
-        let mark = self.path.join(MARK);
-        fs::remove_file(&mark).map_err(|error| failed(&mark, error))?;
         put_in_place(&self.path, to)?;
         // It is no draft any more, and nothing of it is to be taken away.
         self.mark = None;
-        Ok(())
+        let mark = to.join(MARK);
+        fs::remove_file(&mark).map_err(|error| failed(&mark, error))
     }
 }
 
@@ -473,104 +477,4 @@ fn digest(mut from: impl Read, mut each: impl FnMut(&[u8]) -> io::Result<()>) ->
     }
     let sha256 = hex(&hasher.finalize());
     Ok(Copied { bytes, sha256 })
-}
-
-/// Reads a manifest, and that every file is as it says.
-pub fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
-    let path = copy.join(MANIFEST);
-    let mut text = Vec::new();
-    File::open(&path)
-        .and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut text))
-        .map_err(|error| {
-            if error.kind() == ErrorKind::NotFound {
-                return refused(format!(
-                    "{} is no finished backup: it has no manifest",
-                    copy.display()
-                ));
-            }
-            failed(&path, error)
-        })?;
-    let manifest: Manifest =
-        serde_json::from_slice(&text).map_err(|error| refused(format!("{}: {error}", path.display())))?;
-    if manifest.backup != FORMAT || manifest.of != of {
-        let why = format!(
-            "{} is a backup of {:?}, version {}",
-            copy.display(),
-            manifest.of,
-            manifest.backup
-        );
-        return Err(refused(format!(
-            "{why}; expected one of {of:?}, version {FORMAT}"
-        )));
-    }
-    for (name, expected) in &manifest.files {
-        let plain = Path::new(name)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
-        if !plain || name.is_empty() {
-            return Err(refused(format!(
-                "{} names a file outside of it: {name:?}",
-                path.display()
-            )));
-        }
-        let file = copy.join(name);
-        let found = File::open(&file).and_then(|file| digest(file, |_| Ok(())));
-        if found.map_err(|error| failed(&file, error))? != *expected {
-            return Err(refused(format!(
-                "{} is not what the manifest says; this backup is damaged",
-                file.display()
-            )));
-        }
-    }
-    Ok(manifest)
-}
-
-/// What a restored state holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
-    /// When the copy was begun.
-    pub made_at: Timestamp,
-    /// What the check of the restored store found.
-    pub checked: Checked,
-}
-
-/// Makes a state from a copy and its keys: checked, with its index made anew, and in its place only when all of it is right.
-pub fn restore(from: &Path, keys: &Path, state: &Path, clock: &dyn Clock) -> Result<Restored, Error> {
-    if state.exists() {
-        return Err(refused(format!(
-            "{} is there already; move it away first",
-            state.display()
-        )));
-    }
-    let (manifest, key_manifest) = (verify(from, "state")?, verify(keys, "keys")?);
-    // The two are made in one go, and have the same moment.
-    if manifest.made_at != key_manifest.made_at {
-        return Err(refused(format!(
-            "{} are the keys of a backup of {}, and {} is one of {}; only its own keys open it",
-            keys.display(),
-            key_manifest.made_at,
-            from.display(),
-            manifest.made_at
-        )));
-    }
-    let mut draft = Draft::begin(from, state)?;
-    draft.all_of(&manifest)?;
-    let mut key_files = Draft {
-        from: keys.to_owned(),
-        path: draft.path.join("keys"),
-        files: BTreeMap::new(),
-        mark: None,
-    };
-    key_files.all_of(&key_manifest)?;
-    let config = EmbeddedConfig::new(&draft.path);
-    rescue::rebuild(&config, clock)?;
-    let checked = rescue::check(&config, clock)?;
-    if let Some(problem) = checked.problems.first() {
-        return Err(refused(format!("what was restored is not whole: {problem}")));
-    }
-    draft.put_in_place(state)?;
-    Ok(Restored {
-        made_at: manifest.made_at,
-        checked,
-    })
 }

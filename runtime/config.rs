@@ -177,7 +177,7 @@ impl Config {
 }
 
 /// `user://<name>` of the user this process runs as; the number where there is no name.
-fn local_principal() -> Result<Principal, Error> {
+pub(crate) fn local_principal() -> Result<Principal, Error> {
     let uid = nix::unistd::geteuid();
     let name = match nix::unistd::User::from_uid(uid) {
         Ok(Some(user)) => user.name,

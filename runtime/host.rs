@@ -37,6 +37,13 @@ impl Host for Runtime {
         Ok(Host::policy(self))
     }
 
+    fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
+        let tried = policy_store::tried(self.state(), &**self.store(), judge::change(change));
+        let policy = tried.map_err(|error| judge::problem(&error))?;
+        let in_force = policy.digest() == self.pipeline().parts().policy().digest();
+        Ok(judge::view(&policy, in_force))
+    }
+
     fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
         Runtime::change_policy(self, judge::change(change)).map_err(|error| judge::problem(&error))?;
         Ok(Host::policy(self))

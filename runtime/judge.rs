@@ -18,6 +18,7 @@ pub fn view(policy: &Policy, in_force: bool) -> PolicyView {
         in_force,
         summary: policy.summary(),
         warnings: policy.warnings(),
+        receipt_id: None,
     }
 }
 

@@ -38,6 +38,11 @@ pub fn prepare(state: &State, store: &dyn Store, change: Change) -> Result<Swap,
     Ok(prepared(state, store, change)?.0)
 }
 
+/// The policy as a change would make it; nothing is changed.
+pub fn tried(state: &State, store: &dyn Store, change: Change) -> Result<Policy, Error> {
+    Ok(prepared(state, store, change)?.1)
+}
+
 fn prepared(state: &State, store: &dyn Store, change: Change) -> Result<(Swap, Policy), Error> {
     let (mut changed, expect) = overlay(store)?;
     changed.apply(change).map_err(Box::new)?;

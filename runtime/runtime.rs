@@ -163,23 +163,8 @@ impl Runtime {
     /// Makes a new signing key and lets it sign from now on, while everything goes on. Durable when it returns. Carried to
     /// its end also when nobody waits for it any more.
     pub async fn rotate_key(&self) -> Result<KeyEntry, Error> {
-        let (parts, directory) = (self.pipeline.parts().clone(), self.state.keys_dir());
-        let rotating = tokio::spawn(async move {
-            let waited = tokio::time::timeout(KEY_CHANGE_WAIT_MAX, parts.identity.changing()).await;
-            let changing = waited.map_err(|_| {
-                let why = "what the key has signed is not written yet; ask again later";
-                Error::Store(StoreError::Unavailable {
-                    reason: why.to_owned(),
-                })
-            })?;
-            let (store, now) = (parts.store.clone(), parts.clock.now());
-            let rotation = tokio::task::spawn_blocking(move || keys::rotate(&directory, &*store, now)).await;
-            let rotation = rotation.map_err(|error| Error::Internal(error.to_string()))??;
-            changing.set(rotation.key);
-            rotation.in_place?;
-            Ok(rotation.entry)
-        });
-        rotating
+        let (parts, state) = (self.pipeline.parts().clone(), self.state.clone());
+        tokio::spawn(async move { rotate_key(&parts, &state).await })
             .await
             .map_err(|error| Error::Internal(error.to_string()))?
     }
@@ -255,6 +240,23 @@ impl Runtime {
             interactive: self.interactive,
         }
     }
+}
+
+/// Makes a new signing key and lets it sign from now on. Durable when it returns.
+pub(crate) async fn rotate_key(parts: &Arc<Parts>, state: &State) -> Result<KeyEntry, Error> {
+    let waited = tokio::time::timeout(KEY_CHANGE_WAIT_MAX, parts.identity.changing()).await;
+    let changing = waited.map_err(|_| {
+        let why = "what the key has signed is not written yet; ask again later";
+        Error::Store(StoreError::Unavailable {
+            reason: why.to_owned(),
+        })
+    })?;
+    let (store, now, directory) = (parts.store.clone(), parts.clock.now(), state.keys_dir());
+    let rotation = tokio::task::spawn_blocking(move || keys::rotate(&directory, &*store, now)).await;
+    let rotation = rotation.map_err(|error| Error::Internal(error.to_string()))??;
+    changing.set(rotation.key);
+    rotation.in_place?;
+    Ok(rotation.entry)
 }
 
 /// Everything that a pipeline is made of, and nothing that moves yet.

@@ -25,6 +25,7 @@ use crate::pipeline::{group, span};
 use crate::preimage;
 use crate::seize::{Seized, seize};
 use crate::stage::pass;
+use crate::switches::Switches;
 
 /// Looks for decisions. There is one, restarted when it dies.
 #[derive(Clone)]
@@ -50,24 +51,45 @@ const SCAN_PAUSE: Duration = Duration::from_millis(2);
 /// The longest time between two looks, should news ever be missed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// The pause between two looks whether what a restore left may go on.
+const HELD_BACK_PAUSE: Duration = Duration::from_millis(200);
+
+/// What it goes by.
+pub(crate) struct Watching {
+    news: effectd_bus::Watch,
+    past: Past,
+}
+
+/// Decisions that were in the backup from which this state was made, if it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Past {
+    /// Nobody has said yet that they may go on, or whether is not known.
+    Waits,
+    /// Those before this offset may: but what was begun then is not repeated, since somebody else may have ended it.
+    Released(u64),
+}
+
 impl Actor for Intake {
     type Msg = Look;
-    type State = effectd_bus::Watch;
+    type State = Watching;
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Look>, (): ()) -> Result<Self::State, ActorProcessingErr> {
-        let watch = self.parts.store.watch(&Topic::ActionDecision.into())?;
+        let news = self.parts.store.watch(&Topic::ActionDecision.into())?;
         myself.cast(Look)?;
-        Ok(watch)
+        Ok(Watching {
+            news,
+            past: Past::Waits,
+        })
     }
 
     async fn handle(
         &self,
         myself: ActorRef<Look>,
         Look: Look,
-        watch: &mut Self::State,
+        watching: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let pause = match self.look().await {
+        let pause = match self.look(&mut watching.past).await {
             Ok(pause) => pause,
             Err(StoreError::Closed) => {
                 myself.stop(Some("the store is closed".to_owned()));
@@ -80,7 +102,7 @@ impl Actor for Intake {
         };
         if let Some(pause) = pause {
             tokio::select! {
-                news = watch.changed() => news?,
+                news = watching.news.changed() => news?,
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -91,7 +113,10 @@ impl Actor for Intake {
 
 impl Intake {
     /// Leases what there is room for. Answers how long there is nothing to do.
-    async fn look(&self) -> Result<Option<Duration>, StoreError> {
+    async fn look(&self, past: &mut Past) -> Result<Option<Duration>, StoreError> {
+        let Some(before) = self.released(past)? else {
+            return Ok(Some(HELD_BACK_PAUSE));
+        };
         // At least one place among those who wait: without room there is nothing to look for.
         let Ok(first) = self.ahead.clone().acquire_owned().await else {
             return Err(StoreError::Closed);
@@ -116,7 +141,7 @@ impl Intake {
                 Some(ahead) => Some(ahead),
                 None => self.ahead.clone().acquire_owned().await.ok(),
             };
-            taken |= self.line_up(delivery, ahead).await;
+            taken |= self.line_up(delivery, ahead, before).await;
         }
         Ok(match (busy, taken) {
             (true, true) => None,
@@ -131,8 +156,25 @@ impl Intake {
         })
     }
 
-    /// Has a delivery wait for its turn, unless it must come later. Says whether it does.
-    async fn line_up(&self, delivery: Delivery, ahead: Option<OwnedSemaphorePermit>) -> bool {
+    /// Up to which offset decisions are of a backup; `None` while none may be taken. Asked until it is answered: only a restore
+    /// makes it so, and none happens while somebody has the store open.
+    fn released(&self, past: &mut Past) -> Result<Option<u64>, StoreError> {
+        if *past == Past::Waits {
+            *past = match Switches::new(&*self.parts.store).restored()? {
+                None => Past::Released(0),
+                Some(restored) if restored.waits => Past::Waits,
+                Some(restored) => Past::Released(restored.decisions),
+            };
+        }
+        Ok(match past {
+            Past::Waits => None,
+            Past::Released(before) => Some(*before),
+        })
+    }
+
+    /// Has a delivery wait for its turn, unless it must come later. Says whether it does. Decisions before the offset `old` are of
+    /// a backup.
+    async fn line_up(&self, delivery: Delivery, ahead: Option<OwnedSemaphorePermit>, old: u64) -> bool {
         let Some(event) = read(&delivery) else {
             let detail = "the decision cannot be read";
             let why = (Code::Malformed, detail);
@@ -146,6 +188,21 @@ impl Intake {
         };
         let (parts, request) = (&self.parts, &event.data.request);
         let now = parts.clock.monotonic();
+        if delivery.offset < old {
+            match has_intent(&*parts.store, &request.action_id).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    drop(ahead);
+                    self.leave_open(&delivery, event).await;
+                    return true;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, action_id = %request.action_id, "whether it was begun is not known");
+                    drop(parts.store.defer(delivery.lease_id, STORE_PAUSE));
+                    return true;
+                }
+            }
+        }
         if delivery.delivery_count > 1 && self.was_begun(&request.action_id).await {
             // Others may wait for it, and hold every place while they do.
             drop(ahead);
@@ -233,7 +290,9 @@ impl Intake {
         let action = self.action(&delivery, event, place);
         hit("intake.after_lease", &action.ticket.action_id).await;
         if delivery.exhausted {
-            self.give_up(action, delivery.delivery_count).await;
+            let deliveries = delivery.delivery_count;
+            let message = format!("delivered {deliveries} times, and each time the work on it died");
+            self.give_up(action, message).await;
         } else {
             pass(&self.validator, Validate(action));
         }
@@ -292,8 +351,18 @@ impl Intake {
         Action::new(ticket, Arc::new(request))
     }
 
-    /// A decision that has been delivered too often ends here, with a receipt and a dead letter.
-    async fn give_up(&self, action: Action<crate::action::Submitted>, deliveries: u32) {
+    /// What was begun when the backup was made from which this state comes may have been ended by whoever went on with the
+    /// original, and more may have been done there since. It is not repeated, whatever its tool says: a person settles it.
+    async fn leave_open(&self, delivery: &Delivery, event: Event<DecisionData>) {
+        let permit = self.permits.clone().try_acquire_owned().ok();
+        let place = Place::new(permit, None, &self.parts.metrics.in_flight);
+        let action = self.action(delivery, event, place);
+        let message = "it is of the backup that this state was restored from, and was begun: whether it was done is not known";
+        self.give_up(action, message.to_owned()).await;
+    }
+
+    /// A decision that is not tried any more ends here, with a receipt and a dead letter.
+    async fn give_up(&self, action: Action<crate::action::Submitted>, message: String) {
         let tool = self.parts.registry.get(&action.request.tool_id).cloned();
         let (fence, code) = match seize(&self.parts, &action).await {
             Ok(Seized::Held { fence, begun: true }) => (fence, Code::OutcomeUnknown),
@@ -314,7 +383,6 @@ impl Intake {
                 return;
             }
         };
-        let message = format!("delivered {deliveries} times, and each time the work on it died");
         let failure = Failure::new(code, Phase::Settle, message);
         let refusal = Refusal {
             outcome: failure.code.outcome(),

@@ -194,7 +194,6 @@ pub(crate) async fn set_aside(
         attempts: 0,
     };
     parts.metrics.given_up.with_label_values(&[code.as_str()]).inc();
-    parts.metrics.letters.inc();
     let trace = about
         .ok()
         .and_then(ActionRequest::trace)

@@ -80,4 +80,5 @@ pub use pipeline::{Incoming, Pipeline, StartError};
 pub use preimage::{Looked, Witness};
 pub use registry::{Definition, Entry, OWN, ParamRule, Registry, RegistryError, Source};
 pub use settings::Settings;
+pub use supervisor::STAGES;
 pub use withdraw::{Canceller, Withdrawal};

@@ -30,6 +30,12 @@ pub const IN_FLIGHT: &str = "effectd_actions_in_flight";
 pub const PANICS_TOTAL: &str = "effectd_worker_panics_total";
 /// Actions that a worker did not get on with, by stage.
 pub const STALLS_TOTAL: &str = "effectd_worker_stalls_total";
+/// How long workers had an action in hand, by stage.
+pub const STAGE_SECONDS: &str = "effectd_stage_duration_seconds";
+/// Workers that have an action in hand, by stage.
+pub const STAGE_BUSY: &str = "effectd_stage_busy_workers";
+/// Actions that wait for a worker, by stage, when last looked at.
+pub const STAGE_QUEUE: &str = "effectd_stage_queue_actions";
 /// How the breaker of a tool stands: 0 closed, 1 being tried, 2 open. It is tried again when somebody asks.
 pub const BREAKER_STATE: &str = "effectd_breaker_state";
 /// Breakers that are open, also those of keys that requests name.
@@ -48,8 +54,6 @@ pub const HELD_TOTAL: &str = "effectd_actions_held_total";
 /// Questions that wait for a person, when last looked at.
 pub const HOLDS_OPEN: &str = "effectd_approvals_open";
 
-/// Dead letters, when last looked at.
-pub const DEAD_LETTERS: &str = "effectd_dead_letters";
 /// Actions that were given up, by code.
 pub const DEAD_LETTERS_TOTAL: &str = "effectd_dead_letters_total";
 
@@ -69,6 +73,9 @@ pub struct Metrics {
     pub(crate) in_flight: IntGauge,
     pub(crate) panics: IntCounterVec,
     pub(crate) stalls: IntCounterVec,
+    pub(crate) stage_duration: HistogramVec,
+    pub(crate) stage_busy: IntGaugeVec,
+    pub(crate) stage_queue: IntGaugeVec,
     pub(crate) breaker_state: IntGaugeVec,
     pub(crate) breakers_open: IntGauge,
     pub(crate) breaker_changes: IntCounterVec,
@@ -77,7 +84,6 @@ pub struct Metrics {
     pub(crate) sessions_uncounted: IntCounter,
     pub(crate) held: IntCounter,
     pub(crate) holds_open: IntGauge,
-    pub(crate) letters: IntGauge,
     pub(crate) given_up: IntCounterVec,
 }
 
@@ -91,9 +97,9 @@ impl Metrics {
         };
         // From a quarter of a millisecond to half a minute, each twice the one before: percentiles are interpolated within.
         let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 18)?;
-        let histogram = |name: &str, help: &str| {
+        let histogram = |name: &str, help: &str, label: &str| {
             let options = HistogramOpts::new(name, help).buckets(buckets.clone());
-            let histogram = HistogramVec::new(options, &["tool_id"])?;
+            let histogram = HistogramVec::new(options, &[label])?;
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
@@ -112,9 +118,11 @@ impl Metrics {
         registry.register(Box::new(sessions_uncounted.clone()))?;
         let held = IntCounter::new(HELD_TOTAL, "Actions put away until a person decides")?;
         registry.register(Box::new(held.clone()))?;
-        let state = Opts::new(BREAKER_STATE, "0 closed, 1 being tried, 2 open");
-        let breaker_state = IntGaugeVec::new(state, &["tool_id"])?;
-        registry.register(Box::new(breaker_state.clone()))?;
+        let gauges = |name: &str, help: &str, label: &str| {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), &[label])?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok::<_, prometheus::Error>(gauges)
+        };
         Ok(Self {
             actions: counter(ACTIONS_TOTAL, "Actions by outcome", &["tool_id", "outcome"])?,
             failures: counter(FAILURES_TOTAL, "Failures by code", &["tool_id", "code"])?,
@@ -128,8 +136,16 @@ impl Metrics {
                 "Bytes that confined processes wrote",
                 &["tool_id"],
             )?,
-            queued: histogram(QUEUED_SECONDS, "Time from acceptance to the first stage")?,
-            exec: histogram(EXEC_SECONDS, "Time in the sandbox, all attempts together")?,
+            queued: histogram(
+                QUEUED_SECONDS,
+                "Time from acceptance to the first stage",
+                "tool_id",
+            )?,
+            exec: histogram(
+                EXEC_SECONDS,
+                "Time in the sandbox, all attempts together",
+                "tool_id",
+            )?,
             retries: counter(RETRIES_TOTAL, "Further attempts", &["tool_id"])?,
             cached: counter(CACHED_TOTAL, "Answers from earlier receipts", &["tool_id"])?,
             panics: counter(PANICS_TOTAL, "Workers that panicked", &["stage"])?,
@@ -138,14 +154,16 @@ impl Metrics {
                 "Actions that a worker did not get on with",
                 &["stage"],
             )?,
-            duration: histogram(ACTION_SECONDS, "Time from acceptance to receipt")?,
+            duration: histogram(ACTION_SECONDS, "Time from acceptance to receipt", "tool_id")?,
             in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
-            breaker_state,
+            stage_duration: histogram(STAGE_SECONDS, "How long workers had an action in hand", "stage")?,
+            stage_busy: gauges(STAGE_BUSY, "Workers that have an action in hand", "stage")?,
+            stage_queue: gauges(STAGE_QUEUE, "Actions that wait for a worker", "stage")?,
+            breaker_state: gauges(BREAKER_STATE, "0 closed, 1 being tried, 2 open", "tool_id")?,
             throttled: counter(THROTTLED_TOTAL, "Actions turned away or put off", &["what"])?,
             sessions_uncounted,
             held,
             holds_open: gauge(HOLDS_OPEN, "Questions that wait for a person")?,
-            letters: gauge(DEAD_LETTERS, "Dead letters")?,
             given_up: counter(DEAD_LETTERS_TOTAL, "Actions that were given up", &["code"])?,
             breakers_open: gauge(BREAKERS_OPEN, "Breakers that are open")?,
             breaker_changes: counter(BREAKER_CHANGES_TOTAL, "Breakers that opened or closed", &["to"])?,

@@ -150,6 +150,14 @@ impl Pipeline {
         }
     }
 
+    /// Looks how many actions wait for a worker, for whoever reads the figures.
+    pub async fn measure(&self) {
+        for (stage, depth) in self.stages.queues().await {
+            let gauge = self.parts.metrics.stage_queue.with_label_values(&[stage]);
+            gauge.set(i64::try_from(depth).unwrap_or(i64::MAX));
+        }
+    }
+
     /// Resolves, with the reason, when the pipeline has given up and the process must stop.
     pub async fn fatal(&self) -> String {
         let mut fatal = self.fatal.clone();

@@ -245,7 +245,6 @@ impl Recorder {
                 .given_up
                 .with_label_values(&[code.as_str()])
                 .inc();
-            self.parts.metrics.letters.inc();
         }
         hit("recorder.after_commit", &id).await;
         committed

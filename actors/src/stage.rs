@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_contracts::Monotonic;
+use prometheus::IntGauge;
 use ractor::factory::queues::DefaultQueue;
 use ractor::factory::routing::QueuerRouting;
 use ractor::factory::{Factory, FactoryArguments, FactoryRef, Worker, worker_builder};
@@ -60,23 +62,36 @@ pub(crate) async fn bounded(
     }
 }
 
-/// Counts the panics of workers, since factories replace them without a word.
+/// Looks on while a worker has an action in hand: how long, and whether it panics, since factories replace workers without a
+/// word.
 pub(crate) struct PanicWatch {
     stage: &'static str,
     parts: Arc<Parts>,
+    begun: Monotonic,
+    busy: IntGauge,
 }
 
 impl PanicWatch {
     pub(crate) fn new(stage: &'static str, parts: &Arc<Parts>) -> Self {
+        let busy = parts.metrics.stage_busy.with_label_values(&[stage]);
+        busy.inc();
         Self {
             stage,
             parts: parts.clone(),
+            begun: parts.clock.monotonic(),
+            busy,
         }
     }
 }
 
 impl Drop for PanicWatch {
     fn drop(&mut self) {
+        self.busy.dec();
+        let took = self.parts.clock.monotonic().since(self.begun);
+        let duration = &self.parts.metrics.stage_duration;
+        duration
+            .with_label_values(&[self.stage])
+            .observe(took.as_secs_f64());
         if std::thread::panicking() {
             self.parts.metrics.panics.with_label_values(&[self.stage]).inc();
             tracing::error!(

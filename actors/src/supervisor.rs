@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use effectd_contracts::Monotonic;
 use ractor::factory::FactoryRef;
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use ractor::rpc::CallResult;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Message, SpawnErr, SupervisionEvent};
 use tokio::sync::{Semaphore, watch};
 
 use crate::executor::Executor;
@@ -15,7 +17,7 @@ use crate::held::stage::Holder;
 use crate::idempotency::Idempotency;
 use crate::intake::Intake;
 use crate::limits::HOLD_WORKERS;
-use crate::messages::{Record, Validate};
+use crate::messages::{Consult, Execute, Judge, Record, Settle, Validate};
 use crate::parts::Parts;
 use crate::recorder::Recorder;
 use crate::stage;
@@ -35,8 +37,38 @@ pub(crate) struct Supervisor {
 #[derive(Debug, Clone)]
 pub(crate) struct Stages {
     pub(crate) validator: FactoryRef<(), Validate>,
+    gate: FactoryRef<(), Judge>,
+    holder: FactoryRef<(), Consult>,
+    idempotency: FactoryRef<(), Settle>,
+    executor: FactoryRef<(), Execute>,
     pub(crate) recorder: FactoryRef<(), Record>,
 }
+
+impl Stages {
+    /// How many actions wait for a worker, by stage. One that does not say so in time is left out.
+    pub(crate) async fn queues(&self) -> Vec<(&'static str, usize)> {
+        async fn depth<M: Message>(stage: &FactoryRef<(), M>) -> Option<usize> {
+            match stage.queue_depth(Some(QUEUE_ASK_MAX)).await {
+                Ok(CallResult::Success(depth)) => Some(depth),
+                Ok(_) | Err(_) => None,
+            }
+        }
+        let depths = tokio::join!(
+            depth(&self.validator),
+            depth(&self.gate),
+            depth(&self.holder),
+            depth(&self.idempotency),
+            depth(&self.executor),
+            depth(&self.recorder),
+        );
+        let depths = [depths.0, depths.1, depths.2, depths.3, depths.4, depths.5];
+        let named = STAGES.into_iter().zip(depths);
+        named.filter_map(|(stage, depth)| Some((stage, depth?))).collect()
+    }
+}
+
+/// How long a stage is asked how much waits for it.
+const QUEUE_ASK_MAX: Duration = Duration::from_secs(1);
 
 /// What the supervisor is asked.
 #[derive(Debug)]
@@ -62,6 +94,8 @@ pub(crate) struct State {
     stopping: bool,
 }
 
+/// The stages, in the order in which an action passes them.
+pub const STAGES: [&str; 6] = ["validator", "gate", "hold", "idempotency", "executor", "recorder"];
 const INTAKE: &str = "intake";
 const SWEEPER: &str = "sweeper";
 
@@ -90,13 +124,12 @@ impl Actor for Supervisor {
         match ask {
             Ask::Stages(reply) => drop(reply.send(state.stages.clone())),
             Ask::Tree(reply) => {
-                let stages = ["validator", "gate", "hold", "idempotency", "executor", "recorder"];
                 let plain = state
                     .plain
                     .iter()
                     .filter(|actor| actor.cell.is_some())
                     .map(|actor| actor.name);
-                drop(reply.send(stages.into_iter().chain(plain).collect()));
+                drop(reply.send(STAGES.into_iter().chain(plain).collect()));
             }
             Ask::StopIntake => {
                 state.stopping = true;
@@ -178,7 +211,8 @@ impl Supervisor {
         };
         let holder = stage::start(cell(), waiting.min(HOLD_WORKERS.get()), make).await?;
         let make = {
-            let (parts, idempotency, recorder) = (parts.clone(), idempotency.clone(), recorder.clone());
+            let (parts, holder) = (parts.clone(), holder.clone());
+            let (idempotency, recorder) = (idempotency.clone(), recorder.clone());
             move || Gate {
                 parts: parts.clone(),
                 holder: holder.clone(),
@@ -196,7 +230,14 @@ impl Supervisor {
             }
         };
         let validator = stage::start(cell(), computing, make).await?;
-        Ok(Stages { validator, recorder })
+        Ok(Stages {
+            validator,
+            gate,
+            holder,
+            idempotency,
+            executor,
+            recorder,
+        })
     }
 
     async fn start_plain(

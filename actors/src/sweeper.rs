@@ -136,28 +136,10 @@ impl Sweeper {
         }
     }
 
-    /// Counts the dead letters. They may be many, so not on a worker that others need.
-    async fn letters(&self) {
-        let store = self.parts.store.clone();
-        let counted = tokio::task::spawn_blocking(move || store.letter_groups(None)).await;
-        match counted {
-            Ok(Ok(groups)) => {
-                let all: u64 = groups.iter().map(|group| group.count).sum();
-                self.parts
-                    .metrics
-                    .letters
-                    .set(i64::try_from(all).unwrap_or(i64::MAX));
-            }
-            Ok(Err(error)) => tracing::warn!(%error, "dead letters could not be counted"),
-            Err(error) => tracing::error!(%error, "counting dead letters met a panic"),
-        }
-    }
-
     async fn rest(&self) {
         self.parts.answers.sweep();
         self.parts.control.sweep(self.parts.clock.monotonic()).await;
         self.held().await;
-        self.letters().await;
         if let Err(error) = log::head(&self.parts).await {
             tracing::warn!(%error, "the log has no new head");
         }

@@ -1,10 +1,11 @@
 //! What operators can switch while the runtime runs: a tool off, what a tool asks of its callers, all effects off. Kept in the
-//! Store, so that a restart changes nothing.
+//! Store, so that a restart changes nothing. Also what a restore leaves switched: effects off, and nothing begun of what was open.
 
 use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, Swap, Wait};
 use effectd_contracts::limits::SPEC_LIST_MAX;
-use effectd_contracts::{Capability, ToolId};
+use effectd_contracts::{Capability, Principal, Timestamp, ToolId};
 use effectd_policy::Facts;
+use serde::{Deserialize, Serialize};
 
 /// The switches of one store.
 pub struct Switches<'a> {
@@ -17,7 +18,24 @@ impl std::fmt::Debug for Switches<'_> {
     }
 }
 
+/// How a state stands that was made from a backup. What was open then may have been done since by whoever went on with the original.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restored {
+    /// Who made it.
+    pub by: Principal,
+    /// When.
+    pub at: Timestamp,
+    /// When the backup was begun.
+    pub backup_made_at: Timestamp,
+    /// Decisions before this offset were in the backup.
+    pub decisions: u64,
+    /// Nobody has said yet that it may go on: nothing is taken from the bus.
+    pub waits: bool,
+}
+
 const PAUSE: &str = "pause";
+const RESTORED: &str = "restored";
 /// What a call needs while nobody can tell what it needs. No role has it, so nothing passes.
 const UNREADABLE: &str = "effectd.capabilities_unreadable";
 
@@ -43,6 +61,22 @@ impl<'a> Switches<'a> {
     /// Whether effects are paused: every action is only tried out.
     pub fn paused(&self) -> Result<bool, StoreError> {
         self.is_set(PAUSE)
+    }
+
+    /// What a restore has left; `None` for a state that was not made from a backup.
+    pub fn restored(&self) -> Result<Option<Restored>, StoreError> {
+        let Some(entry) = self.store.entry(&family()?, RESTORED)? else {
+            return Ok(None);
+        };
+        let read = entry
+            .value
+            .bytes()
+            .and_then(|bytes| serde_json::from_slice(bytes).ok());
+        let damaged = || StoreError::Damaged {
+            what: "how the restore went cannot be read".to_owned(),
+            advice: "Restore the backup again.",
+        };
+        read.map(Some).ok_or_else(damaged)
     }
 
     /// What the tool's callers need instead of what its description asks for, if an operator has said so.
@@ -78,9 +112,30 @@ impl<'a> Switches<'a> {
         self.set(tool_key(tool), off.then(|| b"on".to_vec()))
     }
 
-    /// Pauses effects, or goes on.
-    pub fn set_paused(&self, paused: bool) -> Wait<effectd_bus::Changed> {
-        self.set(PAUSE.to_owned(), paused.then(|| b"on".to_vec()))
+    /// Pauses effects.
+    pub fn pause(&self) -> Wait<effectd_bus::Changed> {
+        self.set(PAUSE.to_owned(), Some(b"on".to_vec()))
+    }
+
+    /// Goes on, also with what a restore has left, and answers what it left. Both in one step: nothing that was held back meets
+    /// a pause.
+    pub fn resume(&self) -> Result<(Wait<effectd_bus::Changed>, Option<Restored>), StoreError> {
+        let waits = self.restored()?.filter(|restored| restored.waits);
+        let mut swaps = vec![swap(PAUSE.to_owned(), None)?];
+        if let Some(restored) = &waits {
+            let released = Restored {
+                waits: false,
+                ..restored.clone()
+            };
+            swaps.push(restore_swap(&released)?);
+        }
+        Ok((self.change(swaps), waits))
+    }
+
+    /// Leaves a state that was just made from a backup: effects are paused, and what is open stays open until it is resumed.
+    pub fn hold_back(&self, restored: &Restored) -> Result<Wait<effectd_bus::Changed>, StoreError> {
+        let pause = swap(PAUSE.to_owned(), Some(b"on".to_vec()))?;
+        Ok(self.change(vec![pause, restore_swap(restored)?]))
     }
 
     /// Sets what a tool's callers need; `None` goes back to its description.
@@ -103,23 +158,33 @@ impl<'a> Switches<'a> {
     }
 
     fn set(&self, key: String, value: Option<Vec<u8>>) -> Wait<effectd_bus::Changed> {
-        let change = value.map_or(EntryChange::Delete, |value| {
-            EntryChange::Put(NewBody::Clear(value))
-        });
-        let swaps = match family() {
-            Ok(family) => vec![Swap {
-                family,
-                key,
-                expect: Expect::Any,
-                change,
-            }],
-            Err(_) => Vec::new(),
-        };
+        // The family's name is a constant that is one.
+        self.change(swap(key, value).into_iter().collect())
+    }
+
+    fn change(&self, swaps: Vec<Swap>) -> Wait<effectd_bus::Changed> {
         self.store.change(Change {
             swaps,
             ..Change::default()
         })
     }
+}
+
+fn swap(key: String, value: Option<Vec<u8>>) -> Result<Swap, StoreError> {
+    Ok(Swap {
+        family: family()?,
+        key,
+        expect: Expect::Any,
+        change: value.map_or(EntryChange::Delete, |value| {
+            EntryChange::Put(NewBody::Clear(value))
+        }),
+    })
+}
+
+fn restore_swap(restored: &Restored) -> Result<Swap, StoreError> {
+    // Plain data with text keys, for which serde_json has no failure.
+    let value = serde_json::to_vec(restored).unwrap_or_default();
+    swap(RESTORED.to_owned(), Some(value))
 }
 
 fn family() -> Result<FamilyName, StoreError> {

@@ -19,6 +19,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -83,6 +84,8 @@ pub(crate) struct Live {
     pub(crate) receipts_begin: u64,
     /// Dead letters that were requeued or purged since the store was opened.
     pub(crate) letters_ended: u64,
+    /// Dead letters that are there.
+    pub(crate) letters: u64,
     /// The right edge of the log.
     pub(crate) log: Frontier,
     /// Claims without an outcome.
@@ -138,6 +141,19 @@ impl Shared {
         self.signals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Shows how many dead letters and open claims there are.
+    pub(crate) fn measure(&self) {
+        let served = self.served();
+        let (letters, claims) = {
+            let live = served.live();
+            (live.letters, live.open_claims)
+        };
+        self.meters
+            .letters
+            .set(i64::try_from(letters).unwrap_or(i64::MAX));
+        self.meters.intents_open.store(claims, Ordering::Relaxed);
+    }
+
     pub(crate) fn now_ms(&self) -> i64 {
         self.clock.now().as_millisecond()
     }
@@ -187,6 +203,7 @@ impl LocalStore {
             letters: Arc::default(),
             retaining: Mutex::default(),
         });
+        shared.measure();
         let thread = writer::spawn(shared.clone(), recovered.state)?;
         Ok(LocalStore {
             inner: Arc::new(Inner {

@@ -23,6 +23,8 @@ pub const REOPENS_TOTAL: &str = "effectd_store_reopens_total";
 pub const QUEUE_OPERATIONS: &str = "effectd_store_queue_operations";
 /// Metric: blocks that are durable but not yet in the index.
 pub const INDEX_LAG_BLOCKS: &str = "effectd_store_index_lag_blocks";
+/// Metric: dead letters that are there now.
+pub const DEAD_LETTERS: &str = "effectd_dead_letters";
 /// Metric: operations per block.
 pub const BATCH_OPERATIONS: &str = "effectd_store_batch_operations";
 /// Metric: how long an operation waited until it was durable.
@@ -57,6 +59,8 @@ pub struct Stats {
     pub batch_max: u64,
     /// Claims without an outcome.
     pub intents_open: u64,
+    /// Dead letters that are there.
+    pub letters: u64,
 }
 
 /// The live counters, shared by the writer, the indexer and whoever asks.
@@ -70,6 +74,7 @@ pub(crate) struct Meters {
     pub(crate) reopens: IntCounter,
     pub(crate) queued: IntGauge,
     pub(crate) index_lag: IntGauge,
+    pub(crate) letters: IntGauge,
     pub(crate) batch: Histogram,
     pub(crate) wait: Histogram,
     pub(crate) sync: Histogram,
@@ -106,6 +111,7 @@ impl Meters {
                 INDEX_LAG_BLOCKS,
                 "Blocks that are durable but not yet in the index",
             ),
+            letters: gauge(DEAD_LETTERS, "Dead letters that are there now"),
             batch: histogram(BATCH_OPERATIONS, "Operations per block", 1.0, 2.0, 11),
             wait: histogram(
                 WAIT_SECONDS,
@@ -136,11 +142,12 @@ impl Meters {
             batch_last: self.batch_last.load(Ordering::Relaxed),
             batch_max: self.batch_max.load(Ordering::Relaxed),
             intents_open: self.intents_open.load(Ordering::Relaxed),
+            letters: of(&self.letters),
         }
     }
 
     pub(crate) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let all: [Box<dyn Collector>; 12] = [
+        let all: [Box<dyn Collector>; 13] = [
             Box::new(self.syncs.clone()),
             Box::new(self.blocks.clone()),
             Box::new(self.records.clone()),
@@ -150,6 +157,7 @@ impl Meters {
             Box::new(self.reopens.clone()),
             Box::new(self.queued.clone()),
             Box::new(self.index_lag.clone()),
+            Box::new(self.letters.clone()),
             Box::new(self.batch.clone()),
             Box::new(self.wait.clone()),
             Box::new(self.sync.clone()),
@@ -170,7 +178,7 @@ mod tests {
         let meters = Meters::new();
         meters.register(&registry).unwrap();
         meters.syncs.inc();
-        assert_eq!(registry.gather().len(), 12);
+        assert_eq!(registry.gather().len(), 13);
         assert_eq!(meters.read().syncs, 1);
     }
 }

@@ -202,7 +202,7 @@ pub trait Store: Send + Sync {
     fn letters(&self, topic: Option<&TopicName>, from: u64, max: usize) -> Result<LetterPage, StoreError>;
 
     /// Dead letters of one topic or of all, by what they have in common, most first. Beyond
-    /// [`crate::limits::LETTER_GROUPS_MAX`] causes, further ones are not told.
+    /// [`crate::limits::LETTER_GROUPS_MAX`] causes, further ones are told last and together, as `other_causes`.
     fn letter_groups(&self, topic: Option<&TopicName>) -> Result<Vec<LetterGroup>, StoreError>;
 
     /// Publishes a dead letter again, as an event that the caller makes of its payload, for the same action and under a

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Capability, ToolId};
+use crate::ids::{Capability, SpaceId, SubjectId, ToolId};
+use crate::risk::Mode;
 
 /// Something that an operator does to effectd. Nothing in it is secret: it stands in a receipt as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -84,6 +85,42 @@ pub enum Operation {
         /// Which artifact.
         artifact_id: String,
     },
+    /// Puts another signing key in force.
+    RotateKey {},
+    /// Gives a consent, beside the policy's files.
+    GrantConsent {
+        /// Whose.
+        subject: SubjectId,
+        /// Where.
+        space: SpaceId,
+        /// What for.
+        purpose: String,
+    },
+    /// Takes a consent back, beside the policy's files.
+    RevokeConsent {
+        /// Whose.
+        subject: SubjectId,
+        /// Where.
+        space: SpaceId,
+        /// What for.
+        purpose: String,
+    },
+    /// Sets the mode of a tool, beside the policy's files.
+    SetMode {
+        /// For which organisation.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        org: Option<String>,
+        /// Or for which automation.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        automation: Option<String>,
+        /// Of which tool.
+        tool: String,
+        /// Which one; none goes back to what the files say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<Mode>,
+    },
+    /// Puts the policy's files in force as they are.
+    ReloadPolicy {},
     /// Lets go of what is kept no longer.
     Retain {},
     /// Erases subjects.
@@ -111,6 +148,11 @@ impl Operation {
             Operation::SeekGroup { .. } => "effectd.seek_group",
             Operation::QuarantineArtifact { .. } => "effectd.quarantine_artifact",
             Operation::ReleaseArtifact { .. } => "effectd.release_artifact",
+            Operation::RotateKey {} => "effectd.rotate_key",
+            Operation::GrantConsent { .. } => "effectd.grant_consent",
+            Operation::RevokeConsent { .. } => "effectd.revoke_consent",
+            Operation::SetMode { .. } => "effectd.set_mode",
+            Operation::ReloadPolicy {} => "effectd.reload_policy",
             Operation::Retain {} => "effectd.retain",
             Operation::Erase { .. } => "effectd.erase",
         }

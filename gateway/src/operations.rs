@@ -11,7 +11,7 @@ use effectd_actors::letters::{self as dead, IfUnknown, Now};
 use effectd_actors::switches::Switches;
 use effectd_actors::{Parts, StoreError, Turn, operations, quarantine, retention};
 use effectd_contracts::limits::ID_BYTES_MAX;
-use effectd_contracts::{Operation, Principal, ToolId};
+use effectd_contracts::{KeyEntry, Operation, Principal, ToolId, Topic};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -120,12 +120,17 @@ async fn carry_out(
             Ok(changed(says, json!({})))
         }
         Operation::Pause {} => {
-            switches.set_paused(true).await?;
+            switches.pause().await?;
             Ok(changed(says, json!({ "paused": true })))
         }
         Operation::Resume {} => {
-            switches.set_paused(false).await?;
-            Ok(changed(says, json!({ "paused": false })))
+            let (resumed, restored) = switches.resume()?;
+            resumed.await?;
+            let mut told = json!({ "paused": false });
+            if let Some(restored) = restored {
+                told["restored"] = serde_json::to_value(&restored).unwrap_or_default();
+            }
+            Ok(changed(says, told))
         }
         Operation::TripBreaker { key } => {
             parts.control.breakers.trip(&key).await?;
@@ -174,16 +179,39 @@ async fn carry_out(
             })
             .await
         }
-        // Both have a way of their own, which answers more.
+        // These have a way of their own, which answers more.
+        Operation::RotateKey {} => Err(elsewhere("/v1/log/keys")),
+        Operation::ReloadPolicy {} => Err(elsewhere("/v1/policy/reload")),
+        Operation::GrantConsent { .. } | Operation::RevokeConsent { .. } | Operation::SetMode { .. } => {
+            Err(elsewhere("/v1/policy/changes"))
+        }
+        Operation::Erase { .. } => Err(elsewhere("/v1/store/erase")),
         Operation::Retain {} => {
             let told = blocking(&parts, |parts| retention::turn(parts, Turn::LetGo)).await?;
             let told = RetainedView::from(told);
+            if !told.is_something() {
+                return Ok(unchanged("nothing is kept too long"));
+            }
             Ok(changed(says, serde_json::to_value(&told).unwrap_or_default()))
         }
-        Operation::Erase { .. } => Err(StoreError::Invalid(
-            "subjects are erased at /v1/store/erase, which says how far it has come".to_owned(),
-        )),
     }
+}
+
+/// What the receipt of a change of the policy tells; nothing if it is the same policy.
+pub fn policy_told(before: &str, after: &str) -> Option<Map<String, Value>> {
+    let told = json!({ "policy_before": before, "policy_after": after });
+    told.as_object().filter(|_| before != after).cloned()
+}
+
+/// What the receipt of a change of the key tells.
+pub fn key_told(entry: &KeyEntry) -> Map<String, Value> {
+    let told = json!({ "key_id": entry.key_id, "previous": entry.previous });
+    told.as_object().cloned().unwrap_or_default()
+}
+
+/// What has a way of its own.
+fn elsewhere(way: &str) -> StoreError {
+    StoreError::Invalid(format!("this is done at {way}"))
 }
 
 /// What waits for the disk, on a thread that nobody else needs.
@@ -259,9 +287,8 @@ pub async fn retain(parts: Arc<Parts>, by: Principal) -> Result<RetainedView, St
     let work = async {
         let told = blocking(&parts, |parts| retention::turn(parts, Turn::LetGo)).await?;
         let view = RetainedView::from(told);
-        let went = view.receipts + view.dead_letters + view.blocks + view.events.values().sum::<u64>() > 0;
         let told = serde_json::to_value(&view).unwrap_or_default();
-        let told = told.as_object().filter(|_| went).cloned();
+        let told = told.as_object().filter(|_| view.is_something()).cloned();
         Ok((view, told))
     };
     let (view, _) = operations::recorded(&parts, &Operation::Retain {}, &by, work).await?;
@@ -349,12 +376,18 @@ pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, Store
             )
         }
         Operation::Resume {} => {
-            let paused = switches.paused()?;
-            let what = "effects: paused -> going on";
-            (
-                paused,
-                if paused { what } else { "effects are going on" }.to_owned(),
-            )
+            let waits = switches.restored()?.filter(|restored| restored.waits);
+            let paused = switches.paused()? || waits.is_some();
+            let mut says = if paused {
+                "effects: paused -> going on"
+            } else {
+                "effects are going on"
+            }
+            .to_owned();
+            if waits.is_some() {
+                says.push_str(&held_back(parts)?);
+            }
+            (paused, says)
         }
         Operation::TripBreaker { key } => {
             let view = breaker(parts, key)?;
@@ -382,13 +415,17 @@ pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, Store
             let from = replay::standing(&*parts.store, topic, group)?.offset;
             let offset = replay::offset_of(&*parts.store, topic, place)?;
             let says = format!("group {group} on {topic}: reads from {from} -> {offset} on");
-            (from != offset, says)
+            let known = replay::groups(&*parts.store, topic)?;
+            let is_new = known.iter().all(|known| known.group != *group);
+            (is_new || from != offset, says)
         }
-        Operation::QuarantineArtifact { artifact_id, .. } => {
-            let aside = quarantine::one(&*parts.store, artifact_id)?.is_some();
-            let state = if aside { "aside" } else { "handed out" };
+        Operation::QuarantineArtifact { artifact_id, reason } => {
+            let aside = quarantine::one(&*parts.store, artifact_id)?;
+            let state = if aside.is_some() { "aside" } else { "handed out" };
+            // Again for the same reason, or for none, is nothing new.
+            let is_new = aside.is_none_or(|aside| reason.is_some() && aside.reason != *reason);
             (
-                true,
+                is_new,
                 format!("artifact {artifact_id}: {state} -> aside: handed out to nobody"),
             )
         }
@@ -396,14 +433,36 @@ pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, Store
             let aside = quarantine::one(&*parts.store, artifact_id)?.is_some();
             (aside, format!("artifact {artifact_id}: handed out again"))
         }
-        Operation::Retain {} => (true, "what is kept no longer goes".to_owned()),
-        Operation::Erase { subjects } => (true, format!("erases {}", subjects.join(", "))),
+        Operation::Retain {} => {
+            let would = RetainedView::from(retention::turn(parts, Turn::Preview)?);
+            (would.is_something(), "what is kept no longer goes".to_owned())
+        }
+        Operation::RotateKey {} => return Err(elsewhere("/v1/log/keys")),
+        Operation::ReloadPolicy {} => return Err(elsewhere("/v1/policy/reload")),
+        Operation::GrantConsent { .. } | Operation::RevokeConsent { .. } | Operation::SetMode { .. } => {
+            return Err(elsewhere("/v1/policy/changes"));
+        }
+        Operation::Erase { .. } => return Err(elsewhere("/v1/store/erase")),
     };
     Ok(OperationView {
         changed: is_changed,
         says: vec![says],
         ..OperationView::default()
     })
+}
+
+/// What a restore has left open, for whoever is about to let it go on.
+fn held_back(parts: &Parts) -> Result<String, StoreError> {
+    let groups = parts.store.groups(&Topic::ActionDecision.into()).wait()?;
+    let open = groups
+        .iter()
+        .map(|group| group.undelivered + group.waiting + group.leased);
+    let (open, begun) = (open.max().unwrap_or(0), parts.store.stats().intents_open);
+    Ok(format!(
+        "; of what was open when the backup was made, {} begin now, and {begun} that were begun then become dead letters of unknown \
+         outcome; withdraw first what was done elsewhere since (effectd cancel)",
+        open.saturating_sub(begun)
+    ))
 }
 
 fn on_off(off: bool) -> &'static str {

@@ -194,6 +194,7 @@ pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, every: Duration,
             }
             Err(error) => tracing::warn!(%error, "the store does not say how it stands"),
         }
+        host.pipeline().measure().await;
     }
 }
 

@@ -42,6 +42,8 @@ pub trait Host: Send + Sync + 'static {
     fn check_policy(&self) -> Result<PolicyView, Problem>;
     /// Puts the policy's files as they are now in force.
     fn reload_policy(&self) -> Result<PolicyView, Problem>;
+    /// What a change beside the files would make of the policy; nothing is changed.
+    fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
     /// Makes a change beside the files, and puts it in force. Durable when it returns.
     fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
     /// A change beside the files, tried and not made: for whoever makes it in one step with something else, and then

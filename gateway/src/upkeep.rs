@@ -63,6 +63,11 @@ impl From<Retained> for RetainedView {
 }
 
 impl RetainedView {
+    /// Whether anything went, or would.
+    pub fn is_something(&self) -> bool {
+        self.receipts + self.dead_letters + self.blocks + self.events.values().sum::<u64>() > 0
+    }
+
     /// Both turns together.
     #[must_use]
     pub fn and(mut self, later: Self) -> Self {
@@ -187,7 +192,7 @@ pub fn stats(store: &dyn Store) -> Result<StoreView, StoreError> {
             .map(|(topic, end)| (topic.to_string(), *end))
             .collect(),
         begins,
-        dead_letters: store.letter_groups(None)?.iter().map(|group| group.count).sum(),
+        dead_letters: store.stats().letters,
         open_intents: store.stats().intents_open,
     })
 }

@@ -8,8 +8,8 @@ use effectd_actors::history::Page;
 use effectd_actors::{Done, Held, Withdrawal, reward};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::{
-    ActionId, AmendmentEntry, EntryKind, EventId, Mode, Outcome, Principal, Receipt, SpaceId, SubjectId,
-    Timestamp,
+    ActionId, AmendmentEntry, EntryKind, EventId, KeyEntry, Mode, Operation, Outcome, Principal, Receipt,
+    SpaceId, SubjectId, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -271,6 +271,9 @@ pub struct PolicyView {
     pub summary: String,
     /// What is permitted but hardly meant.
     pub warnings: Vec<String>,
+    /// The receipt of the change that put it in force, which names the operator; none if there was nothing to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
 }
 
 /// A change beside the policy's files.
@@ -319,6 +322,59 @@ pub enum PolicyChange {
         #[schema(value_type = Option<String>)]
         mode: Option<Mode>,
     },
+}
+
+impl PolicyChange {
+    /// What its receipt says was done.
+    pub fn operation(&self) -> Operation {
+        match self {
+            PolicyChange::GrantConsent {
+                subject,
+                space,
+                purpose,
+            } => Operation::GrantConsent {
+                subject: subject.clone(),
+                space: space.clone(),
+                purpose: purpose.clone(),
+            },
+            PolicyChange::RevokeConsent {
+                subject,
+                space,
+                purpose,
+            } => Operation::RevokeConsent {
+                subject: subject.clone(),
+                space: space.clone(),
+                purpose: purpose.clone(),
+            },
+            PolicyChange::SetOrgMode { org, tool, mode } => Operation::SetMode {
+                org: Some(org.clone()),
+                automation: None,
+                tool: tool.clone(),
+                mode: *mode,
+            },
+            PolicyChange::SetAutomationMode {
+                automation,
+                tool,
+                mode,
+            } => Operation::SetMode {
+                org: None,
+                automation: Some(automation.clone()),
+                tool: tool.clone(),
+                mode: *mode,
+            },
+        }
+    }
+}
+
+/// A key that signs from now on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RotatedView {
+    /// Its entry in the log.
+    #[serde(flatten)]
+    pub entry: KeyEntry,
+    /// The receipt that names the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
 }
 
 /// Why a request is, or was, judged as it is.

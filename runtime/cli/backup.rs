@@ -1,8 +1,9 @@
 //! `effectd backup` and `effectd restore`: copies of a state that is in use, and states made from them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use effectd_contracts::SystemClock;
+use effectd_contracts::{Clock, SystemClock};
 use serde_json::json;
 
 use super::backend::client_state;
@@ -10,6 +11,7 @@ use super::output::Form;
 use super::store::show;
 use super::{Common, complain};
 use crate::backup;
+use crate::config::local_principal;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::state::State;
@@ -38,7 +40,9 @@ pub(super) struct Backup {
 ///
 /// Every file is compared with the manifest, the index is made anew, and the whole is checked, before it gets the name that `--state`
 /// says. What happened after the backup is not in it: a head of the log that somebody kept tells (`receipts verify --head`). What was
-/// open when the backup was made is open in it: a runtime that starts on it carries that out, also if the original has done so since.
+/// open when the backup was made may have been done since by the original. So effects are paused in the new state, and nothing is taken
+/// from its bus, until `effectd resume`: then what had not begun begins, and what had is a dead letter of unknown outcome, which
+/// `dlq settle` is for. How much of each there is, is told.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd restore monday --keys monday-keys --state restored")]
 pub(super) struct Restore {
@@ -86,17 +90,18 @@ impl Restore {
             let why = "say with --state where the state is to be, a directory that is not there yet";
             return Err(Error::Request(why.to_owned()));
         };
-        let done = backup::restore(&self.from, &self.keys, state, &SystemClock)?;
+        let (clock, by): (Arc<dyn Clock>, _) = (Arc::new(SystemClock), local_principal()?);
+        let done = backup::restore(&self.from, &self.keys, state, &clock, &by)?;
         show(
             &json!({
                 "state": state, "made_at": done.made_at, "blocks": done.checked.blocks,
-                "records": done.checked.records, "index_entries": done.checked.entries,
+                "records": done.checked.records, "index_entries": done.checked.entries, "paused": true, "open": done.open,
             }),
             self.output,
         );
         complain(
-            &"what was on its way when the backup was made is carried out when effectd starts on this state, even if it was done \
-              since; look at `store stats`, `approvals list` and `dlq list` first",
+            &"effects are paused in this state, and what was open when the backup was made waits: look whether it was done since, \
+              withdraw what was (`effectd cancel`), then `effectd resume`",
         );
         Ok(())
     }

@@ -8,7 +8,7 @@ use effectd_gateway::upkeep::{self, EventList, StoreView};
 use hyper::Method;
 
 use super::backend::Trouble;
-use super::operate::{self, Doing};
+use super::operate::{self, Confirm, Doing};
 use super::output::{Form, Printer, lines};
 use super::stored::Keeper;
 use super::{Common, complain};
@@ -118,8 +118,12 @@ struct Tail {
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// Begin there: start, end, an offset, 2026-01-01T00:00:00Z, or how long ago: 2h [default: where the group was, or start]
+    ///
+    /// A group is moved there first, as by `bus seek`: that is said, asked, and on record.
     #[arg(long, value_name = "PLACE")]
     from: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
     /// End when there are no more
     #[arg(long)]
     once: bool,
@@ -152,7 +156,12 @@ impl BusCommand {
                     return move_group(common, &operation, *execute, *output).await;
                 }
                 Verb::Export { topic, from } => return export(common, topic, *from).await,
-                Verb::Topics { .. } | Verb::Groups { .. } | Verb::Tail(_) | Verb::Replay { .. } => {}
+                Verb::Tail(tail) => {
+                    if !tail.moved(common).await? {
+                        return Ok(Exit::Usage);
+                    }
+                }
+                Verb::Topics { .. } | Verb::Groups { .. } | Verb::Replay { .. } => {}
             }
             let mut keeper = Keeper::reach(common).await?;
             match &self.verb {
@@ -303,13 +312,24 @@ impl Tail {
         }
     }
 
+    /// Moves the group to where it is to begin, if it was said; `false` if nobody said yes to that.
+    async fn moved(&self, common: &Common) -> Result<bool, Trouble> {
+        let (Some(group), Some(to)) = (self.group.clone(), self.from.clone()) else {
+            return Ok(true);
+        };
+        let topic = self.topic.topic.clone();
+        let operation = Operation::SeekGroup { topic, group, to };
+        Ok(operate::perform(common, &operation, self.confirm)
+            .await?
+            .is_some())
+    }
+
     /// Where to begin, as a place.
     async fn begin(&self, keeper: &mut Keeper) -> Result<String, Trouble> {
         let topic = &self.topic.topic;
         let moved = match (&self.group, &self.from) {
             (None, from) => return Ok(from.clone().unwrap_or_else(|| "start".to_owned())),
-            (Some(group), Some(from)) => seek(keeper, topic, group, from).await?,
-            (Some(group), None) => {
+            (Some(group), _) => {
                 let path = path_of(topic, group);
                 keeper
                     .ask(Method::GET, &path, |store| replay::standing(store, topic, group))

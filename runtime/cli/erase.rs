@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use effectd_bus::Turn;
 use effectd_gateway::operations;
 use effectd_gateway::upkeep::{EraseBody, ErasedView};
 use hyper::Method;
 
 use super::backend::{Trouble, ask_or};
-use super::operate::on_parts;
+use super::operate::{Confirm, on_parts};
 use super::output::Form;
 use super::store::show;
 use super::{Common, complain};
@@ -23,9 +24,8 @@ pub(super) struct Erase {
     /// Whom; may be given several times
     #[arg(long, value_name = "SUBJECT", required = true)]
     subject: Vec<String>,
-    /// Do it
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    confirm: Confirm,
     /// How the answer is shown
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
@@ -33,18 +33,23 @@ pub(super) struct Erase {
 
 impl Erase {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let told = self.erase(common).await?;
+        if !self.confirm.yes {
+            let would = self.erase(common, Turn::Preview).await?;
+            show(&serde_json::to_value(&would).unwrap_or_default(), self.output);
+            if !would.held.is_empty() {
+                return Ok(self.undecided(&would));
+            }
+            if !self
+                .confirm
+                .given(&[format!("erases {}", self.subject.join(", "))])
+            {
+                return Ok(Exit::Usage);
+            }
+        }
+        let told = self.erase(common, Turn::LetGo).await?;
         show(&serde_json::to_value(&told).unwrap_or_default(), self.output);
         if !told.held.is_empty() {
-            complain(&format!(
-                "these questions wait for a person; decide them first (`effectd approvals deny ID`), then erase: {}",
-                told.held.join(", ")
-            ));
-            return Ok(Exit::Failed);
-        }
-        if !self.yes {
-            complain(&"nothing was erased; add --yes to do it");
-            return Ok(Exit::Done);
+            return Ok(self.undecided(&told));
         }
         if told.done {
             return Ok(Exit::Done);
@@ -55,14 +60,24 @@ impl Erase {
         Ok(Exit::TryAgain)
     }
 
+    /// Somebody has to decide first.
+    fn undecided(&self, told: &ErasedView) -> Exit {
+        complain(&format!(
+            "these questions of {} wait for a person; decide them first (`effectd approvals deny ID`), then erase: {}",
+            self.subject.join(", "),
+            told.held.join(", ")
+        ));
+        Exit::Failed
+    }
+
     /// Asks until it is done, something else is needed first, or it takes too long.
-    async fn erase(&self, common: &Common) -> Result<ErasedView, Trouble> {
+    async fn erase(&self, common: &Common, turn: Turn) -> Result<ErasedView, Trouble> {
         let end = Instant::now() + PATIENCE;
         let mut all = ErasedView::default();
         loop {
             let body = EraseBody {
                 subjects: self.subject.clone(),
-                preview: !self.yes,
+                preview: turn == Turn::Preview,
                 begun: all.begun,
                 swept: all.swept,
             };

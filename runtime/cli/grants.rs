@@ -13,6 +13,7 @@ use hyper::Method;
 
 use super::approvals::{local, on_stored};
 use super::backend::{Trouble, ask_or};
+use super::operate::Confirm;
 use super::output::{Form, Printer};
 use super::{Common, complain};
 use crate::client::{Client, percent_encoded};
@@ -52,16 +53,18 @@ enum Verb {
     Request(New),
     /// Make a grant, or put one in force that somebody asked for
     #[command(
-        after_help = "Examples:\n  effectd grants create --org home --tool files.copy --calls 5 --for 3600\n  \
-        effectd grants create --from 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50"
+        after_help = "Examples:\n  effectd grants create --org home --tool files.copy --calls 5 --for 3600 --yes\n  \
+        effectd grants create --from 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes"
     )]
     Create(Create),
     /// Take a grant back, at once
-    #[command(after_help = "Example:\n  effectd grants revoke 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50")]
+    #[command(after_help = "Example:\n  effectd grants revoke 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes")]
     Revoke {
         /// Which grant
         #[arg(value_name = "GRANT")]
         id: GrantId,
+        #[command(flatten)]
+        confirm: Confirm,
     },
 }
 
@@ -94,6 +97,8 @@ struct Create {
     from: Option<GrantId>,
     #[command(flatten)]
     new: Option<New>,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 const COLUMNS: [(&str, usize); 6] = [
@@ -109,6 +114,11 @@ impl GrantsCommand {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
             let many = matches!(self.verb, Verb::List);
+            if let Some((confirm, says)) = self.verb.preview(common).await?
+                && !confirm.given(&says)
+            {
+                return Ok(Exit::Usage);
+            }
             let answer = ask_or(
                 common,
                 async |client| self.verb.ask(client).await,
@@ -152,7 +162,35 @@ fn cells(view: &GrantView) -> [String; 6] {
     ]
 }
 
+/// A grant in words, if it is there and may be looked at.
+async fn known(common: &Common, id: &GrantId) -> Result<String, Trouble> {
+    let views = ask_or(
+        common,
+        async |client| all(client).await,
+        async |state| on_stored(common, state, async |parts: &Arc<Parts>, _: &State| stored(parts)).await,
+    );
+    let views = views.await?;
+    let found = views.iter().find(|view| view.grant_id == id.as_str());
+    Ok(found.map_or_else(|| format!("grant {id}"), |view| cells(view).join("  ")))
+}
+
 impl New {
+    /// What would be granted.
+    fn says(&self) -> String {
+        let whom = self.session.as_ref().map_or_else(
+            || format!("everybody of {}", self.org),
+            |session| format!("the session {session} of {}", self.org),
+        );
+        let calls = self.calls.map_or_else(
+            || "any number of calls".to_owned(),
+            |calls| format!("{calls} calls"),
+        );
+        let lasts = self
+            .lasts
+            .map_or_else(String::new, |seconds| format!(" within {seconds} s"));
+        format!("nobody is asked about {} for {whom}: {calls}{lasts}", self.tool)
+    }
+
     fn body(&self) -> GrantBody {
         GrantBody {
             org: self.org.clone(),
@@ -180,9 +218,25 @@ impl Verb {
             Verb::Request(new) => Some(One::Request(new)),
             Verb::Create(Create { from: Some(id), .. }) => Some(One::Activate(id)),
             // One of the two is there: clap has seen to it that what is not `--from` is a whole grant.
-            Verb::Create(Create { from: None, new }) => new.as_ref().map(One::Create),
-            Verb::Revoke { id } => Some(One::Revoke(id)),
+            Verb::Create(Create { from: None, new, .. }) => new.as_ref().map(One::Create),
+            Verb::Revoke { id, .. } => Some(One::Revoke(id)),
         }
+    }
+
+    /// What would change, for those who change something.
+    async fn preview(&self, common: &Common) -> Result<Option<(Confirm, Vec<String>)>, Trouble> {
+        let confirm = match self {
+            // Asking for one puts nothing in force.
+            Verb::List | Verb::Request(_) => return Ok(None),
+            Verb::Create(Create { confirm, .. }) | Verb::Revoke { confirm, .. } => *confirm,
+        };
+        let says = match self.one() {
+            None | Some(One::Request(_)) => return Ok(None),
+            Some(One::Create(new)) => vec![new.says()],
+            Some(One::Activate(id)) => vec![format!("in force from now on: {}", known(common, id).await?)],
+            Some(One::Revoke(id)) => vec![format!("taken back: {}", known(common, id).await?)],
+        };
+        Ok(Some((confirm, says)))
     }
 
     async fn ask(&self, client: &mut Client) -> Result<Vec<GrantView>, Trouble> {

@@ -2,19 +2,22 @@
 
 use clap::Subcommand;
 use effectd_actors::log;
-use effectd_contracts::{Clock, KeyEntry, SystemClock};
+use effectd_contracts::{KeyEntry, Operation};
+use effectd_gateway::operations::key_told;
+use effectd_gateway::views::RotatedView;
 use hyper::Method;
 
 use super::backend::{Trouble, ask_or};
+use super::operate::{Confirm, recorded_on, tell_receipt};
 use super::output::{Form, Printer, line};
 use super::{Common, stored};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::keys;
+use crate::runtime;
 
 /// List the keys that sign receipts, or put another one in force
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd keys list\n  effectd keys rotate")]
+#[command(after_help = "Examples:\n  effectd keys list\n  effectd keys rotate --yes")]
 pub(super) struct KeysCommand {
     #[command(subcommand)]
     verb: Verb,
@@ -34,9 +37,12 @@ enum Verb {
     /// Make a new key and let it sign from now on
     ///
     /// The log names it, signed by the old key and the new one; receipts that the old key signed stay valid, and its secret
-    /// part is gone. A daemon that runs goes on meanwhile. For operators.
-    #[command(after_help = "Example:\n  effectd keys rotate")]
-    Rotate,
+    /// part is gone. A daemon that runs goes on meanwhile. For operators; leaves a receipt that names you.
+    #[command(after_help = "Example:\n  effectd keys rotate --yes")]
+    Rotate {
+        #[command(flatten)]
+        confirm: Confirm,
+    },
 }
 
 const COLUMNS: [(&str, usize); 3] = [("SINCE", 24), ("KEY", 16), ("PUBLIC", 64)];
@@ -46,14 +52,14 @@ impl KeysCommand {
         super::block_on(async {
             match self.verb {
                 Verb::List { output } => list(common, output).await,
-                Verb::Rotate => rotate(common).await,
+                Verb::Rotate { confirm } => rotate(common, confirm).await,
             }
         })
     }
 }
 
-async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
-    let keys: Vec<KeyEntry> = ask_or(
+async fn all(common: &Common) -> Result<Vec<KeyEntry>, Trouble> {
+    ask_or(
         common,
         async |client| {
             let answer = client.call(Method::GET, "/v1/log/keys", Vec::new()).await?;
@@ -64,7 +70,11 @@ async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
             Ok(log::keys(&*store).map_err(Error::from)?)
         },
     )
-    .await?;
+    .await
+}
+
+async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
+    let keys = all(common).await?;
     let mut printer = Printer::new(form, true, &COLUMNS);
     for key in &keys {
         // Plain data with text keys, for which serde_json has no failure.
@@ -76,18 +86,27 @@ async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
-async fn rotate(common: &Common) -> Result<Exit, Trouble> {
-    let entry: KeyEntry = ask_or(
+async fn rotate(common: &Common, confirm: Confirm) -> Result<Exit, Trouble> {
+    let now = all(common).await?.pop();
+    let now = now.map_or_else(|| "no key".to_owned(), |now| now.key_id);
+    let says = format!("{now} signs -> a new key signs, and the secret part of the old one is destroyed");
+    if !confirm.given(&[says]) {
+        return Ok(Exit::Usage);
+    }
+    let RotatedView { entry, receipt_id } = ask_or(
         common,
         async |client| {
             let answer = client.call(Method::POST, "/v1/log/keys", Vec::new()).await?;
             answer.map_err(Trouble::Refused)
         },
-        async |state| {
-            let (state, store) = stored::open(common, state)?;
-            let rotation = keys::rotate(&state.keys_dir(), &*store, SystemClock.now())?;
-            rotation.in_place?;
-            Ok(rotation.entry)
+        async |path| {
+            let done = recorded_on(common, path, &Operation::RotateKey {}, async |parts, state| {
+                let entry = runtime::rotate_key(parts, state).await?;
+                let told = key_told(&entry);
+                Ok((entry, Some(told)))
+            });
+            let (entry, receipt_id) = done.await?;
+            Ok(RotatedView { entry, receipt_id })
         },
     )
     .await?;
@@ -96,5 +115,6 @@ async fn rotate(common: &Common) -> Result<Exit, Trouble> {
         "{} signs from now on; before it, {before} did",
         entry.key_id
     ));
+    tell_receipt(receipt_id.as_deref());
     Ok(Exit::Done)
 }

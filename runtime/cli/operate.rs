@@ -4,11 +4,12 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use effectd_actors::Parts;
+use effectd_actors::{Parts, operations as record};
 use effectd_bus::StoreError;
 use effectd_contracts::{Operation, Principal};
 use effectd_gateway::operations::{self, OperationView};
 use hyper::Method;
+use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
 use super::backend::{Trouble, ask_or};
@@ -17,6 +18,7 @@ use super::{Common, complain, stored};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::runtime::Runtime;
+use crate::state::State;
 
 /// Whether somebody has said yes.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -183,6 +185,42 @@ pub(super) async fn on_parts<T>(
     let by = config.principal.clone();
     let done = Runtime::on_stored(config, async |parts, _| work(parts, by).await);
     Ok(done.await?.map_err(told)?)
+}
+
+/// Has something done on a state directory that nobody else uses, on record, as whoever calls this program. What is refused, and
+/// what changed nothing, leaves no receipt.
+pub(super) async fn recorded_on<T>(
+    common: &Common,
+    state: &Path,
+    operation: &Operation,
+    work: impl AsyncFnOnce(&Arc<Parts>, &State) -> Result<Came<T>, Error>,
+) -> Result<(T, Option<String>), Trouble> {
+    State::existing(state)?;
+    let config = stored::direct_config(common, state)?;
+    let by = config.principal.clone();
+    let done = Runtime::on_stored(config, async |parts, state| {
+        let work = async {
+            match work(parts, state).await {
+                Ok((done, told)) => Ok((Ok(done), told)),
+                Err(Error::Store(error)) => Err(error),
+                Err(error) => Ok((Err(error), None)),
+            }
+        };
+        record::recorded(parts, operation, &by, work).await
+    });
+    let (done, receipt_id) = done.await?.map_err(told)?;
+    Ok((done?, receipt_id.map(|id| id.to_string())))
+}
+
+/// What was done, and what its receipt tells; nothing if nothing changed.
+pub(super) type Came<T> = (T, Option<Map<String, Value>>);
+
+/// Names the receipt of what was done.
+pub(super) fn tell_receipt(receipt_id: Option<&str>) {
+    match receipt_id {
+        Some(id) => complain(&format!("receipt {id}")),
+        None => complain(&"there was nothing to change"),
+    }
 }
 
 /// What was named cannot be used, or the store cannot.

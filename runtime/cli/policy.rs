@@ -6,6 +6,7 @@ use clap::Subcommand;
 use effectd_bus::Order;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Clock, Mode, ReceiptId, SpaceId, SubjectId, SystemClock};
+use effectd_gateway::operations::policy_told;
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
 use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
 use effectd_policy::{Overlay, Policy, PolicyDir};
@@ -14,6 +15,7 @@ use serde_json::json;
 
 use super::backend::{Trouble, ask_or};
 use super::listing::{Since, Source, Turn, Which, since};
+use super::operate::{Confirm, recorded_on, tell_receipt};
 use super::output::{Form, for_programs, line};
 use super::{Common, complain, stored};
 use crate::client::Client;
@@ -52,9 +54,13 @@ enum Verb {
     },
     /// Put the policy's files in force as they are now
     ///
-    /// A running daemon notices changed files by itself within a second; this says at once whether they are in force.
-    #[command(after_help = "Example:\n  effectd policy reload")]
-    Reload,
+    /// A running daemon notices changed files by itself within a second; this says at once whether they are in force, and leaves a
+    /// receipt that names you if it was you who put them there.
+    #[command(after_help = "Example:\n  effectd policy reload --yes")]
+    Reload {
+        #[command(flatten)]
+        confirm: Confirm,
+    },
     /// Tell why a request would be, or was, permitted or refused: every gate, what it saw, what would have to change
     #[command(
         after_help = "Examples:\n  effectd policy explain examples/write_note.json\n  \
@@ -83,19 +89,19 @@ enum Verb {
     /// Give a consent
     #[command(
         after_help = "Example:\n  effectd policy grant-consent --subject agent://planner@deviceA \
-        --space shared:household --purpose tool:files.write_text"
+        --space shared:household --purpose tool:files.write_text --yes"
     )]
     GrantConsent(Consent),
     /// Take a consent back, at once
     #[command(
         after_help = "Example:\n  effectd policy revoke-consent --subject agent://planner@deviceA \
-        --space shared:household --purpose tool:files.write_text"
+        --space shared:household --purpose tool:files.write_text --yes"
     )]
     RevokeConsent(Consent),
     /// Set an organisation's or an automation's mode of a tool
     #[command(
-        after_help = "Examples:\n  effectd policy set-mode --org home --tool files.write_text require_approval\n  \
-        effectd policy set-mode --automation nightly --tool files.write_text allow"
+        after_help = "Examples:\n  effectd policy set-mode --org home --tool files.write_text require_approval --yes\n  \
+        effectd policy set-mode --automation nightly --tool files.write_text allow --yes"
     )]
     SetMode {
         /// The organisation, as the policy names it
@@ -110,6 +116,8 @@ enum Verb {
         /// allow, require_approval or deny; `files` goes back to what the files say
         #[arg(value_name = "MODE", value_parser = mode)]
         mode: ModeWord,
+        #[command(flatten)]
+        confirm: Confirm,
     },
 }
 
@@ -124,6 +132,8 @@ struct Consent {
     /// What for
     #[arg(long, value_name = "PURPOSE")]
     purpose: String,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 /// A mode on the command line.
@@ -150,38 +160,41 @@ impl PolicyCommand {
                     .map(|policy| tell_policy(&judge::view(&policy, false), form))
                     .map_err(Trouble::from),
                 Verb::Check { directory: None } => check(common, form).await,
-                Verb::Reload => reload(common, form).await,
+                Verb::Reload { confirm } => reload(common, confirm, form).await,
                 Verb::Explain { what } => explain(common, &what, form).await,
                 Verb::Replay { with, since, limit } => replay_all(common, &with, (since, limit), form).await,
                 Verb::GrantConsent(Consent {
                     subject,
                     space,
                     purpose,
+                    confirm,
                 }) => {
                     let change = PolicyChange::GrantConsent {
                         subject,
                         space,
                         purpose,
                     };
-                    make(common, change, form).await
+                    make(common, change, confirm, form).await
                 }
                 Verb::RevokeConsent(Consent {
                     subject,
                     space,
                     purpose,
+                    confirm,
                 }) => {
                     let change = PolicyChange::RevokeConsent {
                         subject,
                         space,
                         purpose,
                     };
-                    make(common, change, form).await
+                    make(common, change, confirm, form).await
                 }
                 Verb::SetMode {
                     org,
                     automation,
                     tool,
                     mode: ModeWord(mode),
+                    confirm,
                 } => {
                     let change = match automation {
                         Some(automation) => PolicyChange::SetAutomationMode {
@@ -196,7 +209,7 @@ impl PolicyCommand {
                             mode,
                         },
                     };
-                    make(common, change, form).await
+                    make(common, change, confirm, form).await
                 }
             };
             match done {
@@ -250,35 +263,90 @@ async fn check(common: &Common, form: Form) -> Result<Exit, Trouble> {
     Ok(tell_policy(&policy.await?, form))
 }
 
-async fn reload(common: &Common, form: Form) -> Result<Exit, Trouble> {
-    let policy = ask_or(
-        common,
-        async |client| ask(client, "/v1/policy/reload", Vec::new()).await,
-        async |state| {
-            complain(&"nothing runs that could take it over; the next start will");
-            let (state, store) = stored::open(common, state)?;
-            Ok(judge::view(&policy_store::load(&state, &*store)?, false))
-        },
-    );
-    Ok(tell_policy(&policy.await?, form))
-}
-
-async fn make(common: &Common, change: PolicyChange, form: Form) -> Result<Exit, Trouble> {
+async fn reload(common: &Common, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
     let policy = ask_or(
         common,
         async |client| {
-            // A change is plain data with text keys, for which serde_json has no failure.
-            let body = serde_json::to_vec(&change).unwrap_or_default();
-            ask(client, "/v1/policy/changes", body).await
+            let files = ask(client, "/v1/policy/check", Vec::new()).await?;
+            if files.in_force {
+                complain(&"there is nothing to change");
+                return Ok(Some(files));
+            }
+            if !confirm.given(&[format!("policy: what the files say now -> {}", files.digest)]) {
+                return Ok(None);
+            }
+            let policy = ask(client, "/v1/policy/reload", Vec::new()).await?;
+            tell_receipt(policy.receipt_id.as_deref());
+            Ok(Some(policy))
         },
         async |state| {
+            complain(&"nothing runs that could take it over; the next start will");
             let (state, store) = stored::open(common, state)?;
-            let policy = policy_store::change(&state, &*store, judge::change(change.clone()))?;
-            store.close().map_err(Error::from)?;
-            Ok(judge::view(&policy, true))
+            Ok(Some(judge::view(&policy_store::load(&state, &*store)?, false)))
         },
     );
-    Ok(tell_policy(&policy.await?, form))
+    Ok(policy
+        .await?
+        .map_or(Exit::Usage, |policy| tell_policy(&policy, form)))
+}
+
+/// Says what a change would make of the policy, asks, and makes it.
+async fn make(common: &Common, change: PolicyChange, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
+    // A change is plain data with text keys, for which serde_json has no failure.
+    let (body, operation) = (
+        serde_json::to_vec(&change).unwrap_or_default(),
+        change.operation(),
+    );
+    let what = serde_json::to_value(&change).unwrap_or_default();
+    let agreed = |before: &str, after: &PolicyView| {
+        confirm.given(&[
+            format!("policy: {}", super::store::words(&what)),
+            format!("policy: {before} -> {}", after.digest),
+        ])
+    };
+    let policy = ask_or(
+        common,
+        async |client| {
+            let tried = ask(client, "/v1/policy/changes?preview=true", body.clone()).await?;
+            if tried.in_force {
+                return Ok(Some(tried));
+            }
+            let now = client.call(Method::GET, "/v1/policy", "").await?;
+            let now: PolicyView = now.map_err(Trouble::Refused)?;
+            if !agreed(&now.digest, &tried) {
+                return Ok(None);
+            }
+            ask(client, "/v1/policy/changes", body.clone()).await.map(Some)
+        },
+        async |path| {
+            let (before, tried) = {
+                let (state, store) = stored::open(common, path)?;
+                let before = policy_store::load(&state, &*store)?.digest().to_string();
+                let tried = policy_store::tried(&state, &*store, judge::change(change.clone()))?;
+                store.close().map_err(Error::from)?;
+                (before, judge::view(&tried, true))
+            };
+            if before == tried.digest {
+                return Ok(Some(tried));
+            }
+            if !agreed(&before, &tried) {
+                return Ok(None);
+            }
+            let done = recorded_on(common, path, &operation, async |parts, state| {
+                let policy = policy_store::change(state, &*parts.store, judge::change(change.clone()))?;
+                let view = judge::view(&policy, true);
+                let told = policy_told(&before, &view.digest);
+                Ok((view, told))
+            });
+            let (view, receipt_id) = done.await?;
+            Ok(Some(PolicyView { receipt_id, ..view }))
+        },
+    );
+    let Some(policy) = policy.await? else {
+        return Ok(Exit::Usage);
+    };
+    tell_receipt(policy.receipt_id.as_deref());
+    Ok(tell_policy(&policy, form))
 }
 
 async fn explain(common: &Common, what: &str, form: Form) -> Result<Exit, Trouble> {

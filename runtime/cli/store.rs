@@ -96,14 +96,12 @@ enum Command {
     },
     /// Erase subjects: no key opens what was sealed for them until now
     ///
-    /// Without `--yes` it only says what would go. Dead letters of the subjects are forgotten, what their actions replaced,
+    /// Says first what would go, and asks. Dead letters of the subjects are forgotten, what their actions replaced,
     /// wrote or said at length is destroyed, and all keys of payloads so far are, after what is alive of others was sealed
     /// anew. Receipts stay, in clear as they are, with their signatures and proofs. Questions of the subjects that wait for a
     /// person have to be decided first; what is under way has to end, for which it waits a minute. Exits with 75 if that was
     /// not enough. Take the subject out of the policy first: what it sends meanwhile is not part of this.
-    #[command(
-        after_help = "Examples:\n  effectd store erase --subject agent://planner\n  effectd store erase --subject agent://planner --yes"
-    )]
+    #[command(after_help = "Example:\n  effectd store erase --subject agent://planner --yes")]
     Erase(super::erase::Erase),
     /// Count what is in the store
     #[command(after_help = "Example:\n  effectd store stats -o json")]
@@ -144,7 +142,7 @@ fn config(common: &Common) -> Result<EmbeddedConfig, Error> {
 }
 
 /// A value as people read it: nothing is a dash, and lists are on one line.
-fn words(value: &Value) -> String {
+pub(super) fn words(value: &Value) -> String {
     let all: Vec<String> = match value {
         Value::String(text) => return text.clone(),
         Value::Null => Vec::new(),

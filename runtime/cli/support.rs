@@ -176,7 +176,7 @@ async fn running(client: &mut Client) -> Result<Running, Trouble> {
     let is_tool = |key: &str| tools.iter().any(|tool| tool["tool_id"] == key);
     let breakers: Vec<BreakerView> = get(client, "/v1/breakers").await?;
     let causes: Vec<CauseView> = get(client, "/v1/dlq/causes").await?;
-    let held: ApprovalList = get(client, "/v1/approvals").await?;
+    let questions_open = questions(client).await?;
     let (_, metrics) = client.ask(Method::GET, "/metrics", Bytes::new()).await?;
     Ok(Running {
         ready: ready == 200,
@@ -210,9 +210,22 @@ async fn running(client: &mut Client) -> Result<Running, Trouble> {
                 last: cause.last,
             })
             .collect(),
-        questions_open: held.approvals.len(),
+        questions_open,
         metrics: String::from_utf8_lossy(&metrics).into_owned(),
     })
+}
+
+/// How many questions wait for a person.
+async fn questions(client: &mut Client) -> Result<usize, Trouble> {
+    let (mut path, mut count) = ("/v1/approvals".to_owned(), 0);
+    loop {
+        let page: ApprovalList = get(client, &path).await?;
+        count += page.approvals.len();
+        match page.next {
+            Some(next) => path = format!("/v1/approvals?after={}", percent_encoded(&next)),
+            None => return Ok(count),
+        }
+    }
 }
 
 async fn store(client: &mut Client) -> Result<Store, Trouble> {

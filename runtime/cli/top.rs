@@ -18,14 +18,14 @@ use serde_json::json;
 use super::Common;
 use super::backend::{Trouble, client_state, socket};
 use super::output::line;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, percent_encoded};
 use crate::exit::Exit;
 use crate::tui::ratatui::crossterm::event::KeyCode;
 use crate::tui::{Event, Events, Screen};
-use figures::{Figures, Pace, ToolRow};
+use figures::{Figures, Pace, StageRow, ToolRow};
 use picture::{Focus, Picture};
 
-/// Watch the running daemon: throughput, latency, queues, outcomes by tool, breakers, what waits for people, dead letters
+/// Watch the running daemon: throughput, latency, stages and their queues, outcomes by tool, breakers, what waits for people, dead letters
 ///
 /// Keys lead to one of the lists and back. `--once` prints the same as one JSON value, for programs and where there is no
 /// terminal; rates are those of one second then.
@@ -47,6 +47,7 @@ struct Seen {
     at: Option<Instant>,
     pace: Pace,
     tools: Vec<ToolRow>,
+    stages: Vec<StageRow>,
     breakers: Vec<BreakerView>,
     held: Vec<ApprovalView>,
     causes: Vec<CauseView>,
@@ -54,8 +55,10 @@ struct Seen {
     paused: bool,
 }
 
-/// How often dead letters are counted: all of them are looked at for it.
-const COUNT_EVERY: Duration = Duration::from_secs(3);
+/// How often the causes of dead letters are asked for although none came or went: all letters are looked at for it.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
+/// The most questions that are looked at; beyond them it is said that there are more.
+const HELD_SHOWN_MAX: usize = 1_000;
 /// How long a daemon is waited for that does not answer.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -68,9 +71,10 @@ impl Seen {
         }
         let (figures, at) = (Figures::read(&String::from_utf8_lossy(&text)), Instant::now());
         let before = self.at.map(|before| (&self.figures, at - before));
-        let held: ApprovalList = get(client, "/v1/approvals").await?;
+        let held = held(client).await?;
         let health: Health = get(client, "/healthz").await?;
-        let fresh = self.counted.filter(|counted| at - *counted < COUNT_EVERY);
+        let same = self.figures.letters == figures.letters;
+        let fresh = self.counted.filter(|counted| same && at - *counted < COUNT_EVERY);
         let causes = match fresh {
             Some(_) => self.causes.clone(),
             None => get(client, "/v1/dlq/causes").await?,
@@ -78,8 +82,9 @@ impl Seen {
         Ok(Self {
             pace: before.map_or_else(Pace::default, |(before, time)| figures.pace(before, time)),
             tools: figures.tools(before),
+            stages: figures.stages(before),
             breakers: get(client, "/v1/breakers").await?,
-            held: held.approvals,
+            held,
             causes,
             counted: Some(fresh.unwrap_or(at)),
             paused: health.paused,
@@ -102,13 +107,28 @@ impl Seen {
     fn told(&self) -> serde_json::Value {
         let figures = &self.figures;
         json!({
-            "paused": self.paused, "pace": self.pace, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
+            "paused": self.paused, "pace": self.pace, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
             "held": self.held.iter().map(|held| json!({
                 "approval_id": held.approval_id, "tool_id": held.tool_id, "expires_at": held.expires_at,
             })).collect::<Vec<_>>(),
-            "in_flight": figures.in_flight, "backlog": figures.backlog, "store_queued": figures.queued,
+            "dead_letters_all": figures.letters.0, "in_flight": figures.in_flight, "backlog": figures.backlog, "store_queued": figures.queued,
             "store_blocks_behind": figures.lag, "panics_and_stalls": figures.faults,
         })
+    }
+}
+
+/// What waits for people, as much of it as is shown.
+async fn held(client: &mut Client) -> Result<Vec<ApprovalView>, Trouble> {
+    let (mut path, mut held) = ("/v1/approvals".to_owned(), Vec::new());
+    loop {
+        let page: ApprovalList = get(client, &path).await?;
+        held.extend(page.approvals);
+        match page.next {
+            Some(next) if held.len() < HELD_SHOWN_MAX => {
+                path = format!("/v1/approvals?after={}", percent_encoded(&next));
+            }
+            Some(_) | None => return Ok(held),
+        }
     }
 }
 
@@ -211,6 +231,7 @@ const WAITING_MAX: usize = 64;
 /// The list that a key leads to.
 fn led_to(code: KeyCode) -> Option<Focus> {
     let ways = [
+        (KeyCode::Char('s'), Focus::Stages),
         (KeyCode::Char('t'), Focus::Tools),
         (KeyCode::Char('b'), Focus::Breakers),
         (KeyCode::Char('h'), Focus::Held),

@@ -140,7 +140,7 @@ fn paused_after_begun() {
     let place = interrupted(SAFE);
     let config = EmbeddedConfig::new(place.state());
     let store = embedded::open(config, std::sync::Arc::new(SystemClock)).unwrap();
-    Switches::new(&store).set_paused(true).wait().unwrap();
+    Switches::new(&store).pause().wait().unwrap();
     store.close().unwrap();
     drop(store);
     settled(&place, tools::ALL, |receipt, report| {

@@ -218,7 +218,7 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     assert!(policy.stderr().contains("operators_only"), "{}", policy.stderr());
     let artifact = "0".repeat(64);
     for own in [
-        &["keys", "rotate"][..],
+        &["keys", "rotate", "--yes"][..],
         &["events", "tail", "--once"],
         &["bus", "seek", "x", "--to", "end", "--execute"],
         &["tools", "disable", "files.write_text", "--yes"],

@@ -18,6 +18,7 @@ pub fn asking() -> Place {
         "--tool",
         "files.write_text",
         "require_approval",
+        "--yes",
     ];
     assert_eq!(place.effectd(&mode, None).code(), 0);
     place
@@ -377,6 +378,7 @@ fn what_changed_since_the_question_is_asked_again_and_a_revoked_consent_denies()
         "shared:household",
         "--purpose",
         "tool:files.write_text",
+        "--yes",
     ];
     assert_eq!(place.effectd(&consent, None).code(), 0);
     let decided = decide(&daemon, &id, "approve", &json!({})).json(200);

@@ -105,6 +105,8 @@ fn a_state_that_is_written_to_is_copied_and_restored_whole() {
     }
     let artifact = place.effectd(&[&["artifacts", "get", &kept][..], &there].concat(), None);
     assert_eq!(artifact.stdout(), "canary of the backup", "{}", artifact.stderr());
+    let resumed = place.effectd(&[&["resume", "--yes"][..], &there].concat(), None);
+    assert_eq!(resumed.code(), 0, "{}", resumed.stderr());
     let requeued = place.effectd(&[&["dlq", "requeue", "0", "--yes"][..], &there].concat(), None);
     assert!(requeued.stdout().contains("requeued"), "{}", requeued.stderr());
     let waited = place.effectd(&[&["wait", "given-up"][..], &there].concat(), None);
@@ -239,10 +241,10 @@ fn keys_stay_apart_and_only_their_own_open_a_backup() {
     refused(&["backup", "y"], "is not what a backup left");
     assert!(place.path("y.partial/mine").exists());
     std::fs::create_dir(place.path("one.partial")).unwrap();
-    std::fs::write(place.path("one.partial/unfinished"), "").unwrap();
+    std::fs::write(place.path("one.partial/.draft"), "").unwrap();
     std::fs::write(place.path("one.partial/left"), "left").unwrap();
     done(&place, &["backup", "one", "--keys", "one-keys"]);
-    assert!(!place.path("one/left").exists() && !place.path("one/unfinished").exists());
+    assert!(!place.path("one/left").exists() && !place.path("one/.draft").exists());
     run("a-2");
     done(&place, &["backup", "two", "--keys", "two-keys"]);
     refused(
@@ -251,5 +253,5 @@ fn keys_stay_apart_and_only_their_own_open_a_backup() {
     );
     assert!(!place.path("r").exists() && !place.path("r.partial").exists());
     done(&place, &["restore", "two", "--keys", "two-keys", "--state", "r"]);
-    assert!(!place.path("r/unfinished").exists());
+    assert!(!place.path("r/.draft").exists());
 }

@@ -69,12 +69,42 @@ fn checks_end_with_the_codes_that_monitoring_knows_in_every_format() {
         (&value["status"], &value["value"]),
         (&json!("warning"), &json!(3))
     );
-    // The daemon counts them itself, too, for whoever reads its figures.
+    // The daemon counts them itself, too, for whoever reads its figures: from the start on, and when they go.
     drop(daemon);
-    let daemon = place.serve(&["--set", "pipeline.sweep_every_ms=50"]);
-    crate::harness::until("they are counted", || {
-        daemon.get("/metrics").body.contains("effectd_dead_letters 3\n")
-    });
+    let daemon = place.serve(&[]);
+    assert!(daemon.get("/metrics").body.contains("effectd_dead_letters 3\n"));
+    assert_eq!(place.effectd(&["dlq", "drop", "0", "--yes"], None).code(), 0);
+    assert!(daemon.get("/metrics").body.contains("effectd_dead_letters 2\n"));
+}
+
+#[test]
+fn letters_of_more_causes_than_are_told_are_all_counted() {
+    const CAUSES: usize = 1_010;
+    let place = Place::seeded();
+    let letter = |n: usize| Left {
+        request: write_note(seeding::action(n).as_str(), &format!("c-{n}"), "x"),
+        code: format!("cause_{n}"),
+        detail: "no matter".to_owned(),
+    };
+    seeding::leave(&place, (0..CAUSES).map(letter));
+    let daemon = place.serve(&[]);
+    let all = place.effectd(&["dlq", "causes", "-o", "json"], None).json(0);
+    let all = all.as_array().unwrap();
+    assert_eq!(all.len(), 1_001);
+    let others = all.last().unwrap();
+    assert_eq!(
+        (&others["code"], &others["count"]),
+        (&json!("other_causes"), &json!(10))
+    );
+    let checked = place.effectd(&["check", "dlq", "--format", "json"], None).json(2);
+    assert_eq!(checked["value"], CAUSES, "{checked}");
+    assert_eq!(daemon.get("/v1/store").json(200)["dead_letters"], CAUSES);
+    assert!(
+        daemon
+            .get("/metrics")
+            .body
+            .contains(&format!("effectd_dead_letters {CAUSES}\n"))
+    );
 }
 
 #[test]

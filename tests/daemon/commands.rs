@@ -214,7 +214,7 @@ fn shells_and_manuals_know_every_command() {
 }
 
 /// All commands, as the help itself lists them.
-fn commands(place: &Place, above: &[String]) -> Vec<Vec<String>> {
+pub fn commands(place: &Place, above: &[String]) -> Vec<Vec<String>> {
     let mut arguments: Vec<&str> = above.iter().map(String::as_str).collect();
     arguments.push("--help");
     let help = place.effectd(&arguments, None);

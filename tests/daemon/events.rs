@@ -37,7 +37,7 @@ fn subjects(ran: &Ran) -> Vec<String> {
 }
 
 fn tail(place: &Place, more: &[&str]) -> Vec<String> {
-    subjects(&place.effectd(&[&["events", "tail", "--once"], more].concat(), None))
+    subjects(&place.effectd(&[&["events", "tail", "--once", "--yes"], more].concat(), None))
 }
 
 #[test]
@@ -60,6 +60,18 @@ fn groups_replay_by_offset_time_and_start_each_at_its_own_pace() {
         let seek = place.effectd(&["bus", "seek", "one", "--to", "start", "--execute"], None);
         assert!(seek.stdout().contains("receipt"), "{}", seek.stderr());
         assert_eq!(tail(place, &["--group", "one"]), all);
+        // To another place only if somebody says so.
+        let asked = place.effectd(
+            &["events", "tail", "--once", "--group", "one", "--from", "97"],
+            None,
+        );
+        assert_eq!(
+            (asked.code(), asked.stdout().as_str()),
+            (2, ""),
+            "{}",
+            asked.stderr()
+        );
+        assert_eq!(tail(place, &["--group", "one"]), [""; 0], "nothing was moved");
         assert_eq!(tail(place, &["--group", "one", "--from", "97"]), all[97..]);
         assert_eq!(
             tail(place, &["--group", "one", "--from", &between]),
@@ -78,8 +90,8 @@ fn groups_replay_by_offset_time_and_start_each_at_its_own_pace() {
             .iter()
             .map(|group| (&group["group"], &group["behind"]))
             .collect();
-        // Moving a group is on record, too, and the other one has not read that.
-        assert_eq!(standing, [(&"one".into(), &0.into()), (&"two".into(), &1.into())]);
+        // Moving a group is on record, too, four times here, and the other one has not read that.
+        assert_eq!(standing, [(&"one".into(), &0.into()), (&"two".into(), &4.into())]);
     };
     whole(&place);
     for wrong in [

@@ -11,7 +11,11 @@ use crate::harness::{NOBODY, Place, Ran, Serving, not_run, write_note};
 const SESSION: &str = "agent:agent://planner@deviceA";
 
 fn grants(place: &Place, arguments: &[&str]) -> Ran {
-    place.effectd(&[&["grants"], arguments, &["-o", "json"]].concat(), None)
+    let yes: &[&str] = match arguments.first() {
+        Some(&("create" | "revoke")) => &["--yes"],
+        Some(_) | None => &[],
+    };
+    place.effectd(&[&["grants"], arguments, yes, &["-o", "json"]].concat(), None)
 }
 
 #[test]
@@ -183,7 +187,7 @@ fn no_grant_stands_in_where_a_person_is_wanted_for_each_call() {
         .unwrap()
         .to_owned();
     std::fs::write(&policy, amber).unwrap();
-    assert_eq!(place.effectd(&["policy", "reload"], None).code(), 0);
+    assert_eq!(place.effectd(&["policy", "reload", "--yes"], None).code(), 0);
     let id = held(&daemon, "b-1", "b.txt", "1");
     let question = daemon.get(&format!("/v1/approvals/{id}")).json(200);
     assert_eq!(question["prompt"]["grant_allowed"], false);
@@ -350,7 +354,7 @@ fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants(
     );
     // An approver that speaks for the subject does not decide, either.
     roles("subjects = [\"agent://*\"]\nroles = [\"planner\", \"approver\"]");
-    assert_eq!(run(0, &["policy", "reload"], "").code(), 0);
+    assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
     let denied = run(0, &["approvals", "approve", &id], "");
     assert!(
         denied.code() == 3 && denied.stderr().contains("speaks for"),
@@ -358,15 +362,18 @@ fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants(
         denied.stderr()
     );
     roles("subjects = []\nroles = [\"approver\"]");
-    assert_eq!(run(0, &["policy", "reload"], "").code(), 0);
+    assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
     // A planner can only ask for a grant, and an approver grants no more than a session.
     let wish = ["--org", "home", "--tool", "files.write_text", "-o", "json"];
-    let made = run(NOBODY, &[&["grants", "create"][..], &wish].concat(), "");
+    let made = run(NOBODY, &[&["grants", "create", "--yes"][..], &wish].concat(), "");
     assert_eq!(made.code(), 3, "{}", made.stderr());
     let asked = run(NOBODY, &[&["grants", "request"][..], &wish].concat(), "").json(0);
     let grant = asked["grant_id"].as_str().unwrap();
     assert_eq!(asked["state"], "requested");
-    assert_eq!(run(0, &["grants", "create", "--from", grant], "").code(), 3);
+    assert_eq!(
+        run(0, &["grants", "create", "--from", grant, "--yes"], "").code(),
+        3
+    );
     let wide = run(0, &["approvals", "approve", &id, "--grant", "--org"], "");
     assert_eq!(wide.code(), 3, "{}", wide.stderr());
     let decided = run(
@@ -391,8 +398,13 @@ fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants(
     );
     // An administrator may.
     roles("subjects = []\nroles = [\"admin\"]");
-    assert_eq!(run(0, &["policy", "reload"], "").code(), 0);
-    let active = run(0, &["grants", "create", "--from", grant, "-o", "json"], "").json(0);
+    assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
+    let active = run(
+        0,
+        &["grants", "create", "--from", grant, "--yes", "-o", "json"],
+        "",
+    )
+    .json(0);
     assert_eq!(
         (&active["state"], &active["activated_by"]),
         (&"active".into(), &"user://root".into())

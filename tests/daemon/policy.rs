@@ -14,7 +14,9 @@ const CONSENT: [&str; 6] = [
 /// A policy command, which must go through the daemon.
 #[track_caller]
 fn policy(place: &Place, verb: &str, arguments: &[&str]) -> Ran {
-    let ran = place.effectd(&[&["policy", verb], arguments].concat(), None);
+    let changes = ["grant-consent", "revoke-consent", "set-mode", "reload"];
+    let yes: &[&str] = if changes.contains(&verb) { &["--yes"] } else { &[] };
+    let ran = place.effectd(&[&["policy", verb], arguments, yes].concat(), None);
     assert!(!ran.stderr().contains("no daemon answers"), "{}", ran.stderr());
     ran
 }

@@ -147,7 +147,16 @@ fn the_log_is_proved_exported_and_amended_through_the_daemon() {
         assert!(!ran.stderr().contains("no daemon answers"), "{}", ran.stderr());
         ran.stdout()
     };
-    told(&["receipts", "amend", id, "--success", "false", "-o", "json"]);
+    told(&[
+        "receipts",
+        "amend",
+        id,
+        "--success",
+        "false",
+        "--yes",
+        "-o",
+        "json",
+    ]);
     let amended = daemon.get(&format!("/v1/receipts/{id}/amendments")).json(200);
     assert_eq!(amended[0]["success"], false, "{amended}");
     let shown = told(&["receipts", "show", "p-1"]);

@@ -156,6 +156,16 @@ fn every_command_of_the_runbook_does_what_it_says_without_a_restart() {
             !words.contains("no daemon answers") || block.contains("--state"),
             "{heading}: {words}"
         );
+        // What may end either way ends as it has to here: one letter is left, and nothing reached into another space.
+        assert_eq!(
+            told.contains("some are left"),
+            block.contains("dlq drain"),
+            "{block}\n{told}"
+        );
+        assert!(
+            !told.contains("something was found") && !told.contains("it is taken aside"),
+            "{told}"
+        );
         assert_eq!(
             probe(&place, &daemon, nth),
             expected(block),

@@ -44,11 +44,30 @@ fn the_live_view_shows_the_daemon_as_it_is_and_keys_lead_to_its_lists() {
     );
     top.press(&["b"]);
     top.wait_for("until it is reset");
+    // Each stage says what waits for it, what it works on, and how long that took.
+    top.press(&["s"]);
+    let stages = top.wait("the stages alone", |screen| !screen.contains("until it is reset"));
+    for stage in ["validator", "gate", "hold", "idempotency", "executor", "recorder"] {
+        let row = stages
+            .lines()
+            .find(|line| line.contains(stage) && line.contains("at work"));
+        assert!(
+            row.is_some_and(|row| row.contains("waiting")),
+            "{stage}:\n{stages}"
+        );
+    }
+    let later = daemon.post("/v1/actions?wait=true", &write_note("u", "u", "x"));
+    assert_eq!(later.status, 200);
     top.press(&["Escape"]);
     top.wait_for("held: 0");
+    assert!(!top.screen().lines().take(19).any(|line| line.contains("q quit")));
     top.resize(60, 20);
-    top.wait("it fits the smaller screen", |screen| {
-        screen.contains("breakers: 1 open") && screen.lines().count() <= 20
+    top.wait("it is drawn anew on the smaller screen", |screen| {
+        screen.lines().count() <= 20
+            && screen
+                .lines()
+                .nth(19)
+                .is_some_and(|line| line.contains("s stages"))
     });
     // What is old is called old, and a daemon that comes back is seen again.
     daemon.kill();
@@ -81,6 +100,14 @@ fn without_a_terminal_the_same_is_one_json_value() {
         .json(0);
     assert_eq!(seen["tools"][0]["tool"], "files.write_text", "{seen}");
     assert_eq!(seen["tools"][0]["well"], 1, "{seen}");
+    let stages: Vec<&str> = seen["stages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["stage"].as_str().unwrap())
+        .collect();
+    assert_eq!(stages.len(), 6, "{seen}");
+    assert!(seen["stages"][0]["waiting"].is_u64(), "{seen}");
     let refused = place.effectd(&["top"], None);
     assert_eq!(refused.code(), 2, "{}", refused.stderr());
 }

@@ -16,7 +16,9 @@ const CONSENT: [&str; 6] = [
 ];
 
 fn policy(place: &Place, verb: &str, arguments: &[&str]) -> crate::harness::Ran {
-    place.effectd(&[&["policy", verb], arguments].concat(), None)
+    let changes = ["grant-consent", "revoke-consent", "set-mode", "reload"];
+    let yes: &[&str] = if changes.contains(&verb) { &["--yes"] } else { &[] };
+    place.effectd(&[&["policy", verb], arguments, yes].concat(), None)
 }
 
 #[test]

@@ -553,6 +553,7 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
             "shared:household",
             "--purpose",
             "tool:files.read_text",
+            "--yes",
         ];
         assert_eq!(place.effectd(&words, None).code(), 0);
     };

@@ -215,7 +215,7 @@ fn a_known_head_and_a_single_proof_are_enough() {
 #[test]
 fn receipts_before_and_after_a_rotation_are_genuine() {
     let place = place_with(2);
-    let rotated = place.effectd(&["keys", "rotate"], None);
+    let rotated = place.effectd(&["keys", "rotate", "--yes"], None);
     assert_eq!(rotated.code(), 0, "{}", rotated.stderr());
     assert_eq!(place.run(&write_note("after", "workspace/after", "x")).code(), 0);
     let keys = lines(&place.effectd(&["keys", "list", "-o", "jsonl"], None));
@@ -428,6 +428,7 @@ fn what_is_known_later_is_noted_beside_the_receipt() {
             "false",
             "--source",
             "nightly-check",
+            "--yes",
             "-o",
             "json",
         ],

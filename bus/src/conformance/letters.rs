@@ -213,6 +213,7 @@ fn grouped(bench: &mut Bench<'_>) {
     }
     bench.store.purge(vec![0, 3]).wait().unwrap();
     for _ in 0..2 {
+        assert_eq!(bench.store.stats().letters, 58);
         let groups = bench.store.letter_groups(None).unwrap();
         let seen: Vec<_> = groups
             .iter()

@@ -13,6 +13,7 @@ use crate::keys::{self, Dimension, LetterAt, Stored};
 use crate::limits::{LETTER_GROUPS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX};
 use crate::names::TopicName;
 use crate::record::{LetterRecord, Record};
+use crate::table::Table;
 use crate::types::letters::{Fingerprint, LetterGroup, LetterOrigin, LetterPage, StoredLetter, Try};
 use crate::vault::Kind;
 
@@ -143,6 +144,7 @@ impl Shared {
         let served = self.served();
         served.alive()?;
         let mut groups: HashMap<Hash16, (LetterGroup, LetterAt)> = HashMap::new();
+        let mut others = None::<LetterGroup>;
         let mut at = 0;
         while let Some(letter) = next_of(&served, topic, at)? {
             at = letter + 1;
@@ -150,29 +152,31 @@ impl Shared {
                 continue;
             };
             let found = LetterAt::decode(&bytes).map_err(|error| index_damaged(&error))?;
-            let time = timestamp(found.at_ms);
+            let one = LetterGroup {
+                fingerprint: Fingerprint(found.fingerprint),
+                code: String::new(),
+                count: 1,
+                first: timestamp(found.at_ms),
+                last: timestamp(found.at_ms),
+                newest: letter,
+            };
             let len = groups.len();
             match groups.entry(found.fingerprint) {
                 Entry::Occupied(mut known) => {
                     let (group, newest) = known.get_mut();
-                    group.count += 1;
-                    group.last = group.last.max(time);
-                    group.first = group.first.min(time);
-                    group.newest = letter;
+                    add(group, &one);
                     *newest = found;
                 }
-                Entry::Vacant(_) if len >= LETTER_GROUPS_MAX.get() => {}
-                Entry::Vacant(new) => {
-                    let group = LetterGroup {
-                        fingerprint: Fingerprint(found.fingerprint),
-                        code: String::new(),
-                        count: 1,
-                        first: time,
-                        last: time,
-                        newest: letter,
-                    };
-                    new.insert((group, found));
+                Entry::Vacant(_) if len >= LETTER_GROUPS_MAX.get() => {
+                    let others = others.get_or_insert_with(|| LetterGroup {
+                        fingerprint: Fingerprint(Hash16([0; 16])),
+                        code: OTHER_CAUSES.to_owned(),
+                        count: 0,
+                        ..one.clone()
+                    });
+                    add(others, &one);
                 }
+                Entry::Vacant(new) => drop(new.insert((one, found))),
             }
         }
         let mut named = Vec::with_capacity(groups.len());
@@ -181,8 +185,31 @@ impl Shared {
             named.push(group);
         }
         named.sort_by_key(|group| std::cmp::Reverse((group.count, group.newest)));
+        named.extend(others);
         Ok(named)
     }
+}
+
+/// The code of all causes that there was no room for.
+pub(crate) const OTHER_CAUSES: &str = "other_causes";
+
+/// Counts another letter, which is newer, among those of a group.
+fn add(group: &mut LetterGroup, one: &LetterGroup) {
+    group.count += 1;
+    group.last = group.last.max(one.last);
+    group.first = group.first.min(one.first);
+    group.newest = one.newest;
+}
+
+/// How many dead letters there are. All are gone through, which is done once for a store that is opened.
+pub(crate) fn count_letters(table: &Table) -> Result<u64, StoreError> {
+    let (view, mut from, mut count) = (table.view(None), keys::letter(0), 0);
+    while let Some((key, _)) = view.next(&from, b"E")? {
+        count += 1;
+        // The smallest key that comes after this one.
+        from = [&*key, &[0]].concat();
+    }
+    Ok(count)
 }
 
 /// The next letter of a topic, or of all, which may be gone.

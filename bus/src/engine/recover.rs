@@ -4,6 +4,7 @@ use std::sync::RwLock;
 
 use effectd_contracts::Clock;
 
+use super::letters::count_letters;
 use super::writer::vouch;
 use super::{Live, Medium, Opened, Served};
 use crate::block::{self, BlockError, FORMAT};
@@ -99,6 +100,8 @@ pub(crate) fn recover(
             .collect(),
         log: fold.log.clone(),
         open_claims: fold.claims().len() as u64,
+        // Of an index that cannot be read they are counted when it is made anew.
+        letters: count_letters(&table).unwrap_or(0),
         ..Live::default()
     };
     live.expire(fold);

@@ -233,6 +233,7 @@ impl Writer {
                 live.open_keys.remove(&key);
             }
             live.letters_ended += effects.letters_ended;
+            live.letters = (live.letters + effects.letters_begun).saturating_sub(effects.letters_ended);
             live.log.clone_from(&state.fold.log);
             live.open_claims = state.fold.claims().len() as u64;
             if effects.expired {
@@ -247,9 +248,7 @@ impl Writer {
         meters
             .index_lag
             .set(i64::try_from(served.table.lag()).unwrap_or(i64::MAX));
-        meters
-            .intents_open
-            .store(state.fold.claims().len() as u64, Ordering::Relaxed);
+        self.shared.measure();
         if effects.letters_begun + effects.letters_ended > 0 {
             self.shared.letters.raise();
         }
@@ -296,6 +295,7 @@ impl Writer {
             drop(live);
             *shared.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
             shared.meters.reopens.inc();
+            shared.measure();
             shared.letters.raise();
             self.state = Some(state);
         }

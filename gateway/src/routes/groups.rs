@@ -6,9 +6,10 @@ use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use effectd_contracts::Operation;
 use serde::Deserialize;
 
-use super::{operators, query_invalid};
+use super::{operations, operators, query_invalid};
 use crate::desk::Desk;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -75,7 +76,7 @@ pub(crate) async fn show(
 /// Move a group, and make it if there is none
 ///
 /// A reader does this with the offset behind what it has worked on; whoever wants to read again, with any place. Durable
-/// when it is answered.
+/// when it is answered. Going back, and to a place that is not named by its offset, is on record.
 #[utoipa::path(
     post,
     path = "/v1/store/topics/{topic}/groups/{group}",
@@ -100,11 +101,26 @@ pub(crate) async fn seek(
     operators::only(&peer, WHO)?;
     let Path((topic, group)) = names.map_err(|error| no_path(&error))?;
     let Query(To { to }) = to.map_err(|error| query_invalid(&error))?;
-    operators::with_parts(&desk, move |parts| {
-        let to = replay::place(&to, parts.clock.now())?;
-        replay::move_to(&*parts.store, &topic, &group, to)
+    let (at, named) = (topic.clone(), group.clone());
+    let now = operators::working(&desk, {
+        let host = desk.host.clone();
+        move || {
+            let standing = replay::standing(&*host.pipeline().parts().store, &at, &named);
+            standing.map_err(|error| operators::refused(&error))
+        }
     })
-    .await
+    .await?;
+    if to.parse::<u64>().is_ok_and(|offset| offset >= now.offset) {
+        // A reader that has come further.
+        return operators::with_parts(&desk, move |parts| {
+            let to = replay::place(&to, parts.clock.now())?;
+            replay::move_to(&*parts.store, &topic, &group, to)
+        })
+        .await;
+    }
+    let (at, named) = (topic.clone(), group.clone());
+    operations::done(&desk, &peer, Operation::SeekGroup { topic, group, to }).await?;
+    operators::with_parts(&desk, move |parts| replay::standing(&*parts.store, &at, &named)).await
 }
 
 fn no_path(error: &PathRejection) -> Problem {

@@ -9,16 +9,18 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::log::{self, HEADS};
 use effectd_actors::{Store, StoreError};
-use effectd_contracts::LogLine;
+use effectd_contracts::{LogLine, Operation};
 use serde::{Deserialize, Serialize};
 use serde_json::json as value;
 
 use super::receipts::find;
-use super::{json, operators, query_invalid};
+use super::{json, operations, operators, query_invalid};
 use crate::desk::{Desk, unavailable};
 use crate::limits::LOG_LIST_MAX;
+use crate::operations::key_told;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
+use crate::views::RotatedView;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,7 +93,7 @@ pub(crate) async fn keys(State(desk): State<Arc<Desk>>) -> Result<Response, Prob
     path = "/v1/log/keys",
     tag = "log",
     responses(
-        (status = 200, description = "The new key's entry in the log", body = serde_json::Value),
+        (status = 200, description = "The new key's entry in the log, and the receipt that names who asked", body = serde_json::Value),
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The log has had as many keys as it may", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
@@ -102,13 +104,15 @@ pub(crate) async fn rotate(
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
     operators::only(&peer, "changing the device's key is")?;
-    let host = desk.host.clone();
-    operators::work(&desk, move || {
+    let by = peer.principal.clone();
+    let done = operations::by_host(&desk, &peer, Operation::RotateKey {}, move |host| {
         let entry = host.rotate_key()?;
-        tracing::info!(key_id = entry.key_id, before = entry.previous, by = %peer.principal, "another key signs from now on");
-        Ok(entry)
-    })
-    .await
+        tracing::info!(key_id = entry.key_id, before = entry.previous, %by, "another key signs from now on");
+        let told = key_told(&entry);
+        Ok((entry, Some(told)))
+    });
+    let (entry, receipt_id) = done.await?;
+    Ok(json(StatusCode::OK, &RotatedView { entry, receipt_id }))
 }
 
 /// Entries of the log, in order

@@ -8,8 +8,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_actors::{Parts, StoreError};
+use effectd_actors::{Parts, StoreError, operations as record};
 use effectd_contracts::{Operation, Principal, json as strict};
+use serde_json::{Map, Value};
 
 use super::store::Preview;
 use super::{json, operators, query_invalid};
@@ -18,6 +19,7 @@ use crate::limits::CHANGE_BYTES_MAX;
 use crate::operations::{self, OperationView};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
+use crate::server::Host;
 
 const WHO: &str = "operations are";
 
@@ -61,6 +63,36 @@ pub(super) async fn done(desk: &Desk, peer: &Peer, operation: Operation) -> Resu
         operations::perform(parts, operation, by)
     })
     .await
+}
+
+/// Has the host do something, to its end and on record. What it refuses leaves no receipt, and neither does what changed nothing.
+pub(super) async fn by_host<T: Send + 'static>(
+    desk: &Desk,
+    peer: &Peer,
+    operation: Operation,
+    ask: impl FnOnce(&dyn Host) -> Result<(T, Option<Map<String, Value>>), Problem> + Send + 'static,
+) -> Result<(T, Option<String>), Problem> {
+    tracing::info!(principal = %peer.principal, operation = operation.tool(), "an operator does something");
+    let host = desk.host.clone();
+    let (done, receipt_id) = to_its_end(desk, peer, |parts, by| async move {
+        let work = async {
+            let asked = tokio::task::spawn_blocking(move || ask(&*host)).await;
+            let asked = asked.map_err(|error| StoreError::Unavailable {
+                reason: error.to_string(),
+            })?;
+            match asked {
+                Ok((done, told)) => Ok((Ok(done), told)),
+                // Refused before anything was begun.
+                Err(problem) if problem.status < 500 => Ok((Err(problem), None)),
+                Err(problem) => Err(StoreError::Unavailable {
+                    reason: problem.detail,
+                }),
+            }
+        };
+        record::recorded(&parts, &operation, &by, work).await
+    })
+    .await?;
+    Ok((done?, receipt_id.map(|id| id.to_string())))
 }
 
 /// Carries something out to its end, also if the client hangs up meanwhile.

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_contracts::{ActionRequest, json as strict};
+use effectd_contracts::{ActionRequest, Operation, json as strict};
 use serde::Serialize;
 
-use super::{operators, receipts};
+use super::store::Preview;
+use super::{json, operations, operators, query_invalid, receipts};
 use crate::desk::Desk;
 use crate::limits::CHANGE_BYTES_MAX;
+use crate::operations::policy_told;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::server::Host;
@@ -59,7 +62,7 @@ pub(crate) async fn check(
 
 /// Read the policy's files anew and put them in force
 ///
-/// If they are not good, what is in force stays.
+/// If they are not good, what is in force stays. On record, if it changes anything.
 #[utoipa::path(
     post,
     path = "/v1/policy/reload",
@@ -75,20 +78,24 @@ pub(crate) async fn reload(
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Problem> {
     operators::only(&peer, "the policy is")?;
-    work(&desk, |host| host.reload_policy()).await
+    on_record(&desk, &peer, Operation::ReloadPolicy {}, |host| {
+        host.reload_policy()
+    })
+    .await
 }
 
 /// Make a change beside the policy's files, and put it in force
 ///
-/// The answer comes when the change is on disk and in force. A change under which the policy does not pass its own
-/// examples is refused, and everything stays as it was.
+/// The answer comes when the change, and the receipt that names who made it, are on disk, and it is in force. A change under which
+/// the policy does not pass its own examples is refused, and everything stays as it was.
 #[utoipa::path(
     post,
     path = "/v1/policy/changes",
     tag = "policy",
+    params(Preview),
     request_body(content = PolicyChange, content_type = "application/json"),
     responses(
-        (status = 200, description = "It is in force", body = PolicyView),
+        (status = 200, description = "It is in force, or, for a preview, what it would be", body = PolicyView),
         (status = 400, description = "It is no change", body = Problem, content_type = "application/problem+json"),
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The policy refuses it, and this is why", body = Problem, content_type = "application/problem+json"),
@@ -97,14 +104,39 @@ pub(crate) async fn reload(
 pub(crate) async fn change(
     State(desk): State<Arc<Desk>>,
     Extension(peer): Extension<Peer>,
+    query: Result<Query<Preview>, QueryRejection>,
     body: Body,
 ) -> Result<Response, Problem> {
     operators::only(&peer, "the policy is")?;
+    let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let change: PolicyChange = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
         .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?;
+    if preview {
+        return work(&desk, move |host| host.try_policy(change)).await;
+    }
     tracing::info!(principal = %peer.principal, ?change, "the policy is to be changed");
-    work(&desk, move |host| host.change_policy(change)).await
+    on_record(&desk, &peer, change.operation(), move |host| {
+        host.change_policy(change)
+    })
+    .await
+}
+
+/// Has the policy changed, with a receipt if that makes it another one.
+async fn on_record(
+    desk: &Arc<Desk>,
+    peer: &Peer,
+    operation: Operation,
+    change: impl FnOnce(&dyn Host) -> Result<PolicyView, Problem> + Send + 'static,
+) -> Result<Response, Problem> {
+    let done = operations::by_host(desk, peer, operation, |host| {
+        let before = host.policy().digest;
+        let view = change(host)?;
+        let told = policy_told(&before, &view.digest);
+        Ok((view, told))
+    });
+    let (view, receipt_id) = done.await?;
+    Ok(json(StatusCode::OK, &PolicyView { receipt_id, ..view }))
 }
 
 /// Tell how a request would be judged, gate by gate

@@ -13,19 +13,21 @@ use serde_json::json;
 use super::PAGE;
 use crate::cli::backend::{Trouble, ask_or};
 use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::operate::Confirm;
 use crate::cli::output::{Form, Printer, for_programs, line};
 use crate::cli::{Common, complain, stored};
-use crate::config::Config;
+use crate::config::{Config, local_principal};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::keys;
 
 /// Say what became known later about a receipt: that it did not last after all, or how good it was
 ///
-/// The receipt stays as it is. What you say is signed and stands beside it in the log; learners take its reward instead.
+/// The receipt stays as it is. What you say is signed, with your name, and stands beside it in the log; learners take its reward
+/// instead.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  effectd receipts amend 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --success false --note 'the file was empty'"
+    after_help = "Example:\n  effectd receipts amend 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --success false --note 'the file was empty' --yes"
 )]
 pub(super) struct Amend {
     /// Which receipt
@@ -43,6 +45,8 @@ pub(super) struct Amend {
     /// Why, for people; it is stored in clear
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
     /// How the answer is shown
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
@@ -56,6 +60,13 @@ impl Amend {
             quality: self.quality,
             note: self.note.clone(),
         };
+        let receipt = self.receipt(common).await?;
+        let would = told.entry(&receipt, local_principal()?, SystemClock.now());
+        let would = would.map_err(Error::Request)?.reward.scalar;
+        let says = format!("its reward counts as {} -> {would}", receipt.reward.scalar);
+        if !self.confirm.given(&[says]) {
+            return Ok(Exit::Usage);
+        }
         let noted: AmendmentEntry = ask_or(
             common,
             async |client| {
@@ -88,6 +99,26 @@ impl Amend {
             ));
         }
         Ok(Exit::Done)
+    }
+
+    async fn receipt(&self, common: &Common) -> Result<Receipt, Trouble> {
+        ask_or(
+            common,
+            async |client| {
+                let path = format!("/v1/receipts/{}", self.receipt);
+                client
+                    .call(Method::GET, &path, "")
+                    .await?
+                    .map_err(Trouble::Refused)
+            },
+            async |path| {
+                let (_, store) = stored::open(common, path)?;
+                let found = store.receipt(&self.receipt).map_err(Error::from)?;
+                let none = || Error::Request(format!("there is no receipt {}", self.receipt));
+                Ok(found.ok_or_else(none)?.parse().map_err(Error::from)?)
+            },
+        )
+        .await
     }
 }
 

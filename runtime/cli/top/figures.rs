@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use effectd_actors::metrics::{ACTION_SECONDS, ACTIONS_TOTAL, IN_FLIGHT, PANICS_TOTAL, STALLS_TOTAL};
-use effectd_bus::stats::{INDEX_LAG_BLOCKS, QUEUE_OPERATIONS};
+use effectd_actors::STAGES;
+use effectd_actors::metrics::{
+    ACTION_SECONDS, ACTIONS_TOTAL, DEAD_LETTERS_TOTAL, IN_FLIGHT, PANICS_TOTAL, STAGE_BUSY, STAGE_QUEUE,
+    STAGE_SECONDS, STALLS_TOTAL,
+};
+use effectd_bus::stats::{DEAD_LETTERS, INDEX_LAG_BLOCKS, QUEUE_OPERATIONS};
 use effectd_gateway::metrics::BACKLOG;
 use serde::Serialize;
 
@@ -17,12 +21,43 @@ pub(super) struct Figures {
     /// By tool and outcome.
     ended: BTreeMap<(String, String), f64>,
     /// By the upper end of their class, all tools together.
-    took: BTreeMap<Seconds, f64>,
+    took: Classes,
+    /// By the name of the stage.
+    stages: BTreeMap<String, Stage>,
+    /// Dead letters that are there, and that there ever were since the daemon started.
+    pub(super) letters: (f64, f64),
     pub(super) in_flight: f64,
     pub(super) backlog: f64,
     pub(super) queued: f64,
     pub(super) lag: f64,
     pub(super) faults: f64,
+}
+
+/// How many took at most so long, by that.
+type Classes = BTreeMap<Seconds, f64>;
+
+/// One stage at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Stage {
+    waiting: f64,
+    busy: f64,
+    took: Classes,
+}
+
+/// How one stage does.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(super) struct StageRow {
+    pub(super) stage: String,
+    /// Actions that wait for a worker.
+    pub(super) waiting: u64,
+    /// Workers that have one in hand.
+    pub(super) at_work: u64,
+    /// Actions that passed it, a second, of late.
+    pub(super) rate: f64,
+    /// How long a worker had one in hand, in seconds; nothing if none passed.
+    pub(super) p50: Option<f64>,
+    /// In seconds.
+    pub(super) p95: Option<f64>,
 }
 
 /// A time in seconds that can be put in order.
@@ -93,6 +128,10 @@ impl Figures {
                 QUEUE_OPERATIONS => figures.queued = value,
                 INDEX_LAG_BLOCKS => figures.lag = value,
                 PANICS_TOTAL | STALLS_TOTAL => figures.faults += value,
+                DEAD_LETTERS => figures.letters.0 = value,
+                DEAD_LETTERS_TOTAL => figures.letters.1 += value,
+                STAGE_QUEUE => figures.stage(labels).waiting = value,
+                STAGE_BUSY => figures.stage(labels).busy = value,
                 ACTIONS_TOTAL => {
                     let key = (label(labels, "tool_id"), label(labels, "outcome"));
                     *figures.ended.entry(key).or_default() += value;
@@ -101,10 +140,38 @@ impl Figures {
                     let end = label(labels, "le").parse().unwrap_or(f64::INFINITY);
                     *figures.took.entry(Seconds(end)).or_default() += value;
                 }
+                _ if name.strip_suffix("_bucket") == Some(STAGE_SECONDS) => {
+                    let end = label(labels, "le").parse().unwrap_or(f64::INFINITY);
+                    *figures.stage(labels).took.entry(Seconds(end)).or_default() += value;
+                }
                 _ => {}
             }
         }
         figures
+    }
+
+    fn stage(&mut self, labels: &str) -> &mut Stage {
+        self.stages.entry(label(labels, "stage")).or_default()
+    }
+
+    /// How the stages do, in the order in which an action passes them.
+    pub(super) fn stages(&self, before: Option<(&Figures, Duration)>) -> Vec<StageRow> {
+        let (none, nothing) = (Figures::default(), Stage::default());
+        let (past, time) = before.unwrap_or((&none, Duration::ZERO));
+        let rows = STAGES.iter().map(|name| {
+            let now = self.stages.get(*name).unwrap_or(&nothing);
+            let was = past.stages.get(*name).unwrap_or(&nothing);
+            let passed = |stage: &Stage| stage.took.values().next_back().copied().unwrap_or(0.0);
+            StageRow {
+                stage: (*name).to_owned(),
+                waiting: whole(now.waiting),
+                at_work: whole(now.busy),
+                rate: rate(passed(now) - passed(was), time),
+                p50: percentile(&now.took, &was.took, 0.50),
+                p95: percentile(&now.took, &was.took, 0.95),
+            }
+        });
+        rows.collect()
     }
 
     /// How the tools do, those with most to do first.
@@ -132,7 +199,7 @@ impl Figures {
     /// What changed since.
     pub(super) fn pace(&self, before: &Figures, time: Duration) -> Pace {
         let all = |figures: &Figures| figures.ended.values().sum::<f64>();
-        let part = |share: f64| self.percentile(before, share);
+        let part = |share: f64| percentile(&self.took, &before.took, share);
         Pace {
             rate: rate(all(self) - all(before), time),
             p50: part(0.50),
@@ -140,32 +207,31 @@ impl Figures {
             p99: part(0.99),
         }
     }
+}
 
-    /// The time below which this share of what ended since lies, interpolated within its class.
-    fn percentile(&self, before: &Figures, share: f64) -> Option<f64> {
-        let since = |end: &Seconds, count: &f64| count - before.took.get(end).copied().unwrap_or(0.0);
-        let (_, all) = self
-            .took
-            .iter()
-            .map(|(end, count)| (end, since(end, count)))
-            .next_back()?;
-        if all <= 0.0 {
-            return None;
-        }
-        let wanted = all * share;
-        let (mut low, mut below) = (0.0, 0.0);
-        for (end, count) in &self.took {
-            let count = since(end, count);
-            if count >= wanted {
-                if end.0.is_infinite() || count <= below {
-                    return Some(low);
-                }
-                return Some(low + (end.0 - low) * (wanted - below) / (count - below));
-            }
-            (low, below) = (end.0, count);
-        }
-        Some(low)
+/// The time below which this share of what ended since lies, interpolated within its class.
+fn percentile(now: &Classes, before: &Classes, share: f64) -> Option<f64> {
+    let since = |end: &Seconds, count: &f64| count - before.get(end).copied().unwrap_or(0.0);
+    let (_, all) = now
+        .iter()
+        .map(|(end, count)| (end, since(end, count)))
+        .next_back()?;
+    if all <= 0.0 {
+        return None;
     }
+    let wanted = all * share;
+    let (mut low, mut below) = (0.0, 0.0);
+    for (end, count) in now {
+        let count = since(end, count);
+        if count >= wanted {
+            if end.0.is_infinite() || count <= below {
+                return Some(low);
+            }
+            return Some(low + (end.0 - low) * (wanted - below) / (count - below));
+        }
+        (low, below) = (end.0, count);
+    }
+    Some(low)
 }
 
 /// A daemon that was started anew counts from 0.
@@ -209,6 +275,23 @@ mod tests {
         effectd_action_duration_seconds_bucket{tool_id=\"files.copy\",le=\"0.2\"} 20\n\
         effectd_action_duration_seconds_bucket{tool_id=\"files.copy\",le=\"+Inf\"} 20\n\
         effectd_actions_in_flight 3\neffectd_backlog_decisions 4\n";
+
+    #[test]
+    fn stages_are_told_in_their_order_with_what_passed_between() {
+        let text = "effectd_stage_queue_actions{stage=\"gate\"} 7\neffectd_stage_busy_workers{stage=\"gate\"} 2\n\
+            effectd_stage_duration_seconds_bucket{stage=\"gate\",le=\"0.1\"} 4\n\
+            effectd_stage_duration_seconds_bucket{stage=\"gate\",le=\"+Inf\"} 4\n\
+            effectd_dead_letters 5\neffectd_dead_letters_total{code=\"x\"} 6\n";
+        let now = Figures::read(text);
+        assert_eq!(now.letters, (5.0, 6.0));
+        let rows = now.stages(Some((&Figures::default(), Duration::from_secs(2))));
+        let names: Vec<_> = rows.iter().map(|row| row.stage.as_str()).collect();
+        assert_eq!(names, STAGES);
+        let gate = &rows[1];
+        assert_eq!((gate.waiting, gate.at_work, gate.rate), (7, 2, 2.0));
+        assert_eq!(gate.p50, Some(0.05));
+        assert_eq!(rows[0].p95, None);
+    }
 
     #[test]
     fn rates_and_percentiles_are_those_of_the_time_between() {

@@ -2,8 +2,8 @@
 
 use effectd_contracts::Timestamp;
 
-use super::Seen;
-use super::figures::{Pace, ToolRow};
+use super::figures::{Pace, StageRow, ToolRow};
+use super::{HELD_SHOWN_MAX, Seen};
 use crate::tui::ratatui::Frame;
 use crate::tui::ratatui::layout::{Constraint, Layout, Rect};
 use crate::tui::ratatui::style::{Modifier, Style};
@@ -15,6 +15,7 @@ use crate::tui::shown;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Focus {
     All,
+    Stages,
     Tools,
     Breakers,
     Held,
@@ -32,12 +33,12 @@ pub(super) struct Picture<'a> {
     pub(super) trouble: Option<&'a str>,
 }
 
-const KEYS: &str = "t tools  b breakers  h held  d dead letters  Esc all  Up/Down  q quit";
+const KEYS: &str = "s stages  t tools  b breakers  h held  d dead letters  Esc all  Up/Down  q quit";
 
 impl Picture<'_> {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let [head, body, keys] =
-            Layout::vertical([Constraint::Length(4), Constraint::Min(0), Constraint::Length(1)])
+            Layout::vertical([Constraint::Length(5), Constraint::Min(0), Constraint::Length(1)])
                 .areas(frame.area());
         frame.render_widget(Paragraph::new(self.head(head.width)), head);
         frame.render_widget(Paragraph::new(shown(KEYS, keys.width.into())), keys);
@@ -50,7 +51,7 @@ impl Picture<'_> {
                 self.panel(frame, held, Focus::Held);
                 self.panel(frame, letters, Focus::Letters);
             }
-            focus @ (Focus::Tools | Focus::Breakers | Focus::Held | Focus::Letters) => {
+            focus @ (Focus::Stages | Focus::Tools | Focus::Breakers | Focus::Held | Focus::Letters) => {
                 self.panel(frame, body, focus);
             }
         }
@@ -88,10 +89,19 @@ impl Picture<'_> {
                 time(p99)
             )),
             line(format!(
-                "stages: {} in flight, {} backlog; store: {} queued, {} blocks behind{faults}",
+                "queues: {} in flight, {} backlog; store: {} queued, {} blocks behind{faults}",
                 figures.in_flight, figures.backlog, figures.queued, figures.lag
             )),
+            line(format!("stages: {}", self.stages().join("  "))),
         ]
+    }
+
+    /// How many wait at each stage and are worked on, in short.
+    fn stages(&self) -> Vec<String> {
+        let stages = self.seen.stages.iter();
+        stages
+            .map(|row| format!("{} {}+{}", row.stage, row.waiting, row.at_work))
+            .collect()
     }
 
     fn panel(&self, frame: &mut Frame<'_>, area: Rect, focus: Focus) {
@@ -115,6 +125,10 @@ impl Picture<'_> {
     pub(super) fn list(&self, focus: Focus) -> (String, Vec<String>) {
         match focus {
             Focus::All | Focus::Tools => ("tools".to_owned(), self.seen.tools.iter().map(tool).collect()),
+            Focus::Stages => {
+                let title = "stages: waiting, at work, passed a second, time in hand";
+                (title.to_owned(), self.seen.stages.iter().map(stage).collect())
+            }
             Focus::Breakers => {
                 let lines = self.seen.breakers.iter().map(|breaker| {
                     let cause = breaker.cause.as_deref().unwrap_or("-");
@@ -150,7 +164,12 @@ impl Picture<'_> {
                         held.tool_id, held.subject_id, held.approval_id
                     )
                 });
-                (format!("held: {}", self.seen.held.len()), lines.collect())
+                let more = if self.seen.held.len() >= HELD_SHOWN_MAX {
+                    " or more"
+                } else {
+                    ""
+                };
+                (format!("held: {}{more}", self.seen.held.len()), lines.collect())
             }
             Focus::Letters => {
                 let lines = self.seen.causes.iter().map(|cause| {
@@ -163,7 +182,7 @@ impl Picture<'_> {
                         cause.sample.as_deref().unwrap_or_default()
                     )
                 });
-                let all: u64 = self.seen.causes.iter().map(|cause| cause.count).sum();
+                let all = self.seen.figures.letters.0;
                 (format!("dead letters: {all}"), lines.collect())
             }
         }
@@ -181,6 +200,18 @@ impl Picture<'_> {
             format!("{}m{:02}s", seconds / 60, seconds % 60)
         }
     }
+}
+
+fn stage(row: &StageRow) -> String {
+    format!(
+        "{:<14} {:>6} waiting {:>5} at work {:>9.1}/s   p50 {}  p95 {}",
+        row.stage,
+        row.waiting,
+        row.at_work,
+        row.rate,
+        time(row.p50),
+        time(row.p95)
+    )
 }
 
 fn tool(row: &ToolRow) -> String {

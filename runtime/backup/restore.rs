@@ -1,0 +1,208 @@
+//! States made from copies.
+//!
+//! What was open when a copy was made may have been done since by whoever went on with the original, and so may much else. So a
+//! state that is made from a copy begins nothing of that by itself: effects are paused in it, and its bus stands still, until
+//! an operator says that it may go on.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use effectd_actors::held::entries;
+use effectd_actors::log;
+use effectd_actors::switches::{self, Switches};
+use effectd_bus::embedded::rescue::{self, Checked};
+use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::{Store, StoreError};
+use effectd_contracts::{Clock, Principal, Timestamp, Topic};
+use serde::Serialize;
+
+use super::{Draft, FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, digest, failed, refused};
+use crate::error::Error;
+use crate::keys;
+
+/// What a restored state holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// When the copy was begun.
+    pub made_at: Timestamp,
+    /// What the check of the restored store found.
+    pub checked: Checked,
+    /// What was open then, and waits.
+    pub open: Open,
+}
+
+/// What was open when a copy was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Open {
+    /// Decisions that had not ended.
+    pub decisions: u64,
+    /// Of them, those that were begun: whether they were done is not known.
+    pub begun: u64,
+    /// Questions that waited for a person.
+    pub questions: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+}
+
+/// Makes a state from a copy and its keys: checked, with its index made anew, held back, and in its place only when all of it is
+/// right.
+pub fn restore(
+    from: &Path,
+    keys: &Path,
+    state: &Path,
+    clock: &Arc<dyn Clock>,
+    by: &Principal,
+) -> Result<Restored, Error> {
+    if state.exists() {
+        return Err(refused(format!(
+            "{} is there already; move it away first",
+            state.display()
+        )));
+    }
+    let (manifest, key_manifest) = (verify(from, "state")?, verify(keys, "keys")?);
+    // The two are made in one go, and have the same moment.
+    if manifest.made_at != key_manifest.made_at {
+        return Err(refused(format!(
+            "{} are the keys of a backup of {}, and {} is one of {}; only its own keys open it",
+            keys.display(),
+            key_manifest.made_at,
+            from.display(),
+            manifest.made_at
+        )));
+    }
+    let mut draft = Draft::begin(from, state)?;
+    draft.all_of(&manifest)?;
+    let mut key_files = Draft {
+        from: keys.to_owned(),
+        path: draft.path.join("keys"),
+        files: BTreeMap::new(),
+        mark: None,
+    };
+    key_files.all_of(&key_manifest)?;
+    let config = EmbeddedConfig::new(&draft.path);
+    rescue::rebuild(&config, &**clock)?;
+    let checked = rescue::check(&config, &**clock)?;
+    if let Some(problem) = checked.problems.first() {
+        return Err(refused(format!("what was restored is not whole: {problem}")));
+    }
+    let open = hold_back(&draft.path, manifest.made_at, clock, by)?;
+    draft.put_in_place(state)?;
+    Ok(Restored {
+        made_at: manifest.made_at,
+        checked,
+        open,
+    })
+}
+
+/// Opens what was restored with its own keys, and leaves it so that nothing happens before somebody says so. Durable when it returns.
+fn hold_back(
+    state: &Path,
+    backup_made_at: Timestamp,
+    clock: &Arc<dyn Clock>,
+    by: &Principal,
+) -> Result<Open, Error> {
+    let mut config = EmbeddedConfig::new(state);
+    // A few bytes, also where little is left for more.
+    config.disk_free_bytes_min = 0;
+    let store = embedded::open(config, clock.clone())?;
+    let signing = keys::current(&state.join("keys"), &store)?.key_id();
+    if log::keys(&store)?
+        .pop()
+        .is_some_and(|last| last.key_id != signing)
+    {
+        return Err(refused(
+            "the key in the backup of the keys is not the one that signs in this log; use the keys that were copied with it",
+        ));
+    }
+    let topics = store.topics()?;
+    let decisions = topics
+        .iter()
+        .find(|(topic, _)| topic.as_str() == Topic::ActionDecision.as_str());
+    let restored = switches::Restored {
+        by: by.clone(),
+        at: clock.now(),
+        backup_made_at,
+        decisions: decisions.map_or(0, |(_, end)| *end),
+        waits: true,
+    };
+    Switches::new(&store).hold_back(&restored)?.wait()?;
+    let open = open(&store)?;
+    store.close()?;
+    Ok(open)
+}
+
+fn open(store: &dyn Store) -> Result<Open, StoreError> {
+    let groups = store.groups(&Topic::ActionDecision.into()).wait()?;
+    let decisions = groups
+        .iter()
+        .map(|group| group.undelivered + group.waiting + group.leased);
+    let (mut questions, mut after) = (0, None::<String>);
+    loop {
+        let (page, next) = entries::holds(store, after.as_deref())?;
+        questions += page.iter().filter(|hold| hold.value.decided().is_none()).count() as u64;
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    let stats = store.stats();
+    Ok(Open {
+        decisions: decisions.max().unwrap_or(0),
+        begun: stats.intents_open,
+        questions,
+        dead_letters: stats.letters,
+    })
+}
+
+/// Reads a manifest, and that every file is as it says.
+fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
+    let path = copy.join(MANIFEST);
+    let mut text = Vec::new();
+    File::open(&path)
+        .and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut text))
+        .map_err(|error| {
+            if error.kind() == ErrorKind::NotFound {
+                return refused(format!(
+                    "{} is no finished backup: it has no manifest",
+                    copy.display()
+                ));
+            }
+            failed(&path, error)
+        })?;
+    let manifest: Manifest =
+        serde_json::from_slice(&text).map_err(|error| refused(format!("{}: {error}", path.display())))?;
+    if manifest.backup != FORMAT || manifest.of != of {
+        let why = format!(
+            "{} is a backup of {:?}, version {}",
+            copy.display(),
+            manifest.of,
+            manifest.backup
+        );
+        return Err(refused(format!(
+            "{why}; expected one of {of:?}, version {FORMAT}"
+        )));
+    }
+    for (name, expected) in &manifest.files {
+        let plain = Path::new(name)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if !plain || name.is_empty() {
+            return Err(refused(format!(
+                "{} names a file outside of it: {name:?}",
+                path.display()
+            )));
+        }
+        let file = copy.join(name);
+        let found = File::open(&file).and_then(|file| digest(file, |_| Ok(())));
+        if found.map_err(|error| failed(&file, error))? != *expected {
+            return Err(refused(format!(
+                "{} is not what the manifest says; this backup is damaged",
+                file.display()
+            )));
+        }
+    }
+    Ok(manifest)
+}

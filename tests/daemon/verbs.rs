@@ -1,0 +1,414 @@
+//! Every verb of the command line is known here: what only looks, what asks for actions as planners do, what makes something new beside
+//! the state, and what changes effectd. The last say first what would change, ask, and leave a receipt that names who said yes.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::commands::commands;
+use crate::harness::{Place, Serving, write_note};
+use crate::operator::acts;
+use crate::seeding::{self, Left};
+use crate::shared::Terminal;
+
+/// These only look.
+const LOOK: [&str; 45] = [
+    "status",
+    "wait",
+    "preview",
+    "approvals list",
+    "approvals show",
+    "grants list",
+    "quarantine list",
+    "quarantine show",
+    "tools list",
+    "tools show",
+    "receipts list",
+    "receipts show",
+    "receipts tail",
+    "receipts export",
+    "receipts verify",
+    "receipts proof",
+    "receipts stats",
+    "receipts recompute-reward",
+    "bus topics",
+    "bus groups",
+    "bus replay",
+    "bus export",
+    "keys list",
+    "artifacts list",
+    "artifacts get",
+    "artifacts quarantined",
+    "notifications list",
+    "notifications show",
+    "policy check",
+    "policy explain",
+    "policy replay",
+    "breaker list",
+    "breaker show",
+    "config show",
+    "dlq list",
+    "dlq show",
+    "dlq causes",
+    "dlq export",
+    "store check",
+    "store export",
+    "store stats",
+    "top",
+    "check",
+    "limits show",
+    "doctor",
+];
+/// These tell how to use the program, or are the daemon itself.
+const PROGRAM: [&str; 3] = ["serve", "completions", "man"];
+/// These ask for actions, decide about them or withdraw them: each such action has a receipt of its own, which names who asked and who
+/// decided. What was asked stands on the line, and the policy judges it.
+const ACTIONS: [&str; 9] = [
+    "run",
+    "submit",
+    "cancel",
+    "tools try",
+    "undo",
+    "approvals approve",
+    "approvals deny",
+    "approvals watch",
+    "grants request",
+];
+/// These make something new beside the state, and refuse a name that is taken.
+const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store salvage"];
+/// These write down again what is there already: an index that follows from the journal, a signed head of the log as it is.
+const DERIVED: [&str; 2] = ["store rebuild", "receipts head"];
+/// This one previews until it is told `--execute`.
+const EXECUTES: [&str; 1] = ["bus seek"];
+
+/// What changes effectd: how it is called, and the receipt that it leaves. `-` where the receipt is tried elsewhere.
+const CHANGES: [(&[&str], &str); 27] = [
+    (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
+    (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
+    (
+        &["tools", "set-caps", "files.copy", "nobody.has_this"],
+        "effectd.set_caps",
+    ),
+    (&["pause"], "effectd.pause"),
+    (&["resume"], "effectd.resume"),
+    (&["breaker", "trip", "files.copy"], "effectd.trip_breaker"),
+    (&["breaker", "reset", "files.copy"], "effectd.reset_breaker"),
+    (&["keys", "rotate"], "effectd.rotate_key"),
+    (
+        &[
+            "policy",
+            "set-mode",
+            "--org",
+            "home",
+            "--tool",
+            "files.copy",
+            "deny",
+        ],
+        "effectd.set_mode",
+    ),
+    (
+        &[
+            "policy",
+            "revoke-consent",
+            "--subject",
+            "agent://planner@deviceA",
+            "--space",
+            "shared:household",
+            "--purpose",
+            "tool:files.write_text",
+        ],
+        "effectd.revoke_consent",
+    ),
+    (
+        &[
+            "policy",
+            "grant-consent",
+            "--subject",
+            "agent://planner@deviceA",
+            "--space",
+            "shared:household",
+            "--purpose",
+            "tool:files.write_text",
+        ],
+        "effectd.grant_consent",
+    ),
+    (&["policy", "reload"], "-"),
+    (
+        &[
+            "grants",
+            "create",
+            "--org",
+            "home",
+            "--tool",
+            "files.copy",
+            "--calls",
+            "5",
+        ],
+        "effectd.grant",
+    ),
+    (&["grants", "revoke", "GRANT"], "effectd.revoke_grant"),
+    (&["dlq", "settle", "0", "--done"], "effectd.settle_letter"),
+    (&["dlq", "drop", "1"], "effectd.drop_letters"),
+    (&["dlq", "requeue", "2"], "effectd.requeue_letters"),
+    (&["quarantine", "shred", "4"], "effectd.drop_letters"),
+    (&["quarantine", "release", "5"], "effectd.requeue_letters"),
+    (&["dlq", "drain"], "effectd.requeue_letters"),
+    (
+        &["artifacts", "quarantine", ARTIFACT],
+        "effectd.quarantine_artifact",
+    ),
+    (&["artifacts", "release", ARTIFACT], "effectd.release_artifact"),
+    (
+        &["bus", "tail", "--once", "--group", "learner", "--from", "1"],
+        "effectd.seek_group",
+    ),
+    (&["receipts", "amend", "RECEIPT", "--success", "false"], "-"),
+    (&["receipts", "audit", "--quarantine"], "-"),
+    (&["store", "retain"], "-"),
+    (
+        &["store", "erase", "--subject", "agent://nobody@deviceA"],
+        "effectd.erase",
+    ),
+];
+const ARTIFACT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// The verb that a line calls.
+fn verb(line: &[&str]) -> String {
+    let words = if matches!(line[0], "pause" | "resume") {
+        1
+    } else {
+        2
+    };
+    line[..words].join(" ")
+}
+
+#[test]
+fn every_verb_is_known_and_those_that_change_something_can_be_told_yes() {
+    let place = Place::new();
+    let all: Vec<String> = commands(&place, &[])
+        .iter()
+        .map(|command| command.join(" "))
+        .collect();
+    let is_leaf = |command: &&String| {
+        let below = format!("{command} ");
+        !command.is_empty() && !all.iter().any(|other| other.starts_with(&below))
+    };
+    let leaves: BTreeSet<&str> = all.iter().filter(is_leaf).map(String::as_str).collect();
+    let changes: Vec<String> = CHANGES.iter().map(|(line, _)| verb(line)).collect();
+    let known = LOOK
+        .iter()
+        .chain(&PROGRAM)
+        .chain(&ACTIONS)
+        .chain(&NEW)
+        .chain(&DERIVED)
+        .chain(&EXECUTES);
+    let known: Vec<&str> = known.copied().chain(changes.iter().map(String::as_str)).collect();
+    let classes: BTreeSet<&str> = known.iter().copied().collect();
+    assert_eq!(leaves, classes, "a verb is new, or gone: say here what it does");
+    assert_eq!(known.len(), classes.len(), "a verb is of one kind");
+    for verb in &leaves {
+        let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
+        let help = place.effectd(&words, None).stdout();
+        let asks = help.contains("--yes");
+        // Only a pre-approval for ever is asked back about, when somebody decides.
+        let may = changes.iter().any(|change| change == verb) || *verb == "approvals approve";
+        assert_eq!(asks, may, "{verb}:\n{help}");
+        assert_eq!(
+            help.contains("--execute"),
+            EXECUTES.contains(verb),
+            "{verb}:\n{help}"
+        );
+        assert!(help.contains("\nExample"), "{verb} has no example:\n{help}");
+    }
+}
+
+/// A place with something for every verb to change.
+fn place() -> Place {
+    let place = Place::seeded();
+    let letter = |n: usize, code: &str| Left {
+        request: write_note(seeding::action(n).as_str(), &format!("v-{n}"), "x"),
+        code: code.to_owned(),
+        detail: format!("what was wrong with {code}"),
+    };
+    let codes = [
+        "outcome_unknown",
+        "tool_busy",
+        "tool_busy",
+        "tool_busy",
+        "safety_quarantined",
+        "safety_quarantined",
+    ];
+    seeding::leave(&place, codes.iter().enumerate().map(|(n, code)| letter(n, code)));
+    place
+}
+
+#[test]
+fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
+    let place = place();
+    let daemon = place.serve(&[]);
+    let done = daemon
+        .post("/v1/actions?wait=true", &write_note("v", "v", "x"))
+        .json(200);
+    let (receipt, me) = (&done["receipt"]["receipt_id"], &done["receipt"]["principal"]);
+    // All that operators did. The first receipts are none: they came with the letters.
+    let all = || {
+        let path = "/v1/receipts?limit=500&after=5&q=tool%3Aeffectd.*";
+        let told = daemon.get(path).json(200);
+        told["receipts"].as_array().unwrap().clone()
+    };
+    let mut grant = String::new();
+    for (line, tool) in CHANGES {
+        // What it finds, takes aside and writes down is tried with the runbook.
+        if line.starts_with(&["receipts", "audit"]) {
+            continue;
+        }
+        let known = grant.clone();
+        let line: Vec<&str> = line
+            .iter()
+            .map(|word| match *word {
+                "RECEIPT" => receipt.as_str().unwrap(),
+                "GRANT" => known.as_str(),
+                word => word,
+            })
+            .collect();
+        let before = all();
+        if tool != "-" {
+            let asked = place.effectd(&line, None);
+            assert_eq!(asked.code(), 2, "{line:?}: {}", asked.stderr());
+            assert!(
+                asked.stderr().contains("add --yes"),
+                "{line:?}: {}",
+                asked.stderr()
+            );
+            assert_eq!(
+                all().len(),
+                before.len(),
+                "{line:?} changed something though nobody said yes"
+            );
+        }
+        let ran = place.effectd(&[&line[..], &["--yes"]].concat(), None);
+        assert!(
+            ran.code() == 0 || line.contains(&"drain"),
+            "{line:?}: {}{}",
+            ran.stdout(),
+            ran.stderr()
+        );
+        let after = all();
+        let new: Vec<&Value> = after.iter().filter(|act| !before.contains(act)).collect();
+        if tool == "-" {
+            continue;
+        }
+        assert!(!new.is_empty(), "{line:?} left no receipt: {}", ran.stderr());
+        for act in new {
+            assert_eq!(act["tool_id"], *tool, "{line:?}");
+            assert_eq!((&act["approval"]["by"], &act["principal"]), (me, me), "{line:?}");
+            if line.starts_with(&["grants", "create"]) {
+                let made = daemon.get("/v1/grants").json(200);
+                made["grants"][0]["grant_id"]
+                    .as_str()
+                    .unwrap()
+                    .clone_into(&mut grant);
+            }
+        }
+    }
+    // Amendments are signed entries of the log themselves, and name who made them.
+    let receipt = receipt.as_str().unwrap();
+    let amended = daemon
+        .get(&format!("/v1/receipts/{receipt}/amendments"))
+        .json(200);
+    assert_eq!(amended[0]["by"], *me, "{amended}");
+    // What changes nothing leaves no receipt.
+    let before = all().len();
+    for again in [
+        &["resume", "--yes"][..],
+        &["store", "retain", "--yes"],
+        &["artifacts", "quarantine", ARTIFACT, "--yes"],
+        &["artifacts", "quarantine", ARTIFACT, "--yes"],
+        &[
+            "policy",
+            "set-mode",
+            "--org",
+            "home",
+            "--tool",
+            "files.copy",
+            "deny",
+            "--yes",
+        ],
+        &["policy", "reload", "--yes"],
+    ] {
+        assert_eq!(place.effectd(again, None).code(), 0, "{again:?}");
+    }
+    assert_eq!(all().len(), before + 1, "only the first quarantine was one");
+}
+
+#[test]
+fn the_same_is_asked_and_on_record_where_no_daemon_runs() {
+    let place = Place::seeded();
+    let mode = [
+        "policy",
+        "set-mode",
+        "--org",
+        "home",
+        "--tool",
+        "files.copy",
+        "deny",
+    ];
+    for (line, tool) in [
+        (&mode[..], "effectd.set_mode"),
+        (&["keys", "rotate"], "effectd.rotate_key"),
+    ] {
+        assert_eq!(place.effectd(line, None).code(), 2, "{line:?}");
+        assert!(acts(&place, &format!("tool:{tool}")).is_empty(), "{line:?}");
+        let ran = place.effectd(&[line, &["--yes"]].concat(), None);
+        assert_eq!(ran.code(), 0, "{line:?}: {}", ran.stderr());
+        let told = acts(&place, &format!("tool:{tool}"));
+        assert_eq!(told.len(), 1, "{line:?}");
+        assert!(
+            told[0]["approval"]["by"].as_str().unwrap().starts_with("user://"),
+            "{told:?}"
+        );
+    }
+    let verified = place.effectd(&["receipts", "verify"], None);
+    assert_eq!(verified.code(), 0, "{}", verified.stderr());
+}
+
+#[test]
+fn at_a_terminal_a_question_is_answered_with_y_and_anything_else_is_no() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let paused = || daemon.get("/healthz").json(200)["paused"] == true;
+    for (answer, code, pauses) in [("n", "2", false), ("", "2", false), ("y", "0", true)] {
+        let asked = Terminal::effectd(&place, &["pause"], 120, 20);
+        let screen = asked.wait_for("Do it? [y/N]");
+        assert!(screen.contains("going on -> paused"), "{screen}");
+        assert!(!paused(), "nobody has said yes yet");
+        asked.write(answer);
+        asked.press(&["Enter"]);
+        assert_eq!(asked.ended(), code, "{answer:?}");
+        assert_eq!(paused(), pauses, "{answer:?}");
+    }
+    assert_eq!(acts(&place, "tool:effectd.pause").len(), 1);
+}
+
+#[test]
+fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
+    let place = Place::seeded();
+    let letter = |n: usize| Left {
+        request: write_note(seeding::action(n).as_str(), &format!("p-{n}"), "x"),
+        code: "tool_busy".to_owned(),
+        detail: "the printer is on fire".to_owned(),
+    };
+    seeding::leave(&place, (0..12).map(letter));
+    let _daemon = place.serve(&[]);
+    let asked = Terminal::effectd(&place, &["dlq", "requeue", "--all"], 140, 40);
+    asked.wait_for("Do it? [y/N]");
+    asked.write("y");
+    asked.press(&["Enter"]);
+    assert_eq!(asked.ended(), "0");
+    let screen = asked.screen();
+    let bar = format!("[{}] 12/12 requeued", "#".repeat(40));
+    assert!(screen.contains(&bar), "{screen}");
+    for n in 0..12 {
+        assert!(place.note(&format!("p-{n}")).exists(), "{n}");
+    }
+}
