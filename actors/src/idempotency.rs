@@ -14,7 +14,6 @@ use effectd_contracts::{
 };
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
-use serde_json::Value;
 
 use crate::action::{Action, Gated};
 use crate::control::lines::InLine;
@@ -163,10 +162,7 @@ impl Idempotency {
 
     fn terms(&self, action: &Action<Gated>) -> Terms {
         let (spec, params) = (action.state.entry().spec(), action.state.params());
-        let params_digest = self
-            .parts
-            .identity
-            .keyed(&canonical::digest(&Value::Object(params.as_ref().clone())));
+        let params_digest = self.parts.identity.keyed(&canonical::digest(params.as_ref()));
         if action.state.dry_run().is_some() {
             // What changes nothing neither is nor makes a "done before", and disturbs nobody.
             return Terms {

@@ -185,7 +185,7 @@ impl Act {
             }
             Ok(_) | Err(_) => Map::new(),
         };
-        let over = canonical::digest(&Value::Object(params.clone()));
+        let over = canonical::digest(&params);
         let request = ActionRequest {
             action_id: self.action_id.clone(),
             subject_id: SubjectId::new(self.by.as_str())?,

@@ -14,7 +14,7 @@ mod pins;
 mod sealed;
 mod stream;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -31,10 +31,14 @@ use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
 pub use pins::Pins;
-use sealed::{HEAD_BYTES, MARK, seal_whole, sealed_bytes};
+use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
 pub use stream::{BlobReader, BlobWriter};
 
 const DRAFT: &str = "draft-";
+/// Most bytes of a file that is made under its own name at once. The sync of the file then takes its entry in the folder along
+/// where the file system keeps a journal, and the folder's own costs next to nothing; a draft that gets its name later takes the
+/// journal twice. Whether such a file is whole shows when it is opened.
+const IN_PLACE_BYTES_MAX: u64 = (HEAD_BYTES + SEALED_CHUNK_BYTES) as u64;
 
 /// What blobs are for. Each has its own quota, so that long outputs do not take the room of what can be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +125,8 @@ struct Known {
     drafted: u64,
     /// What somebody needs, and how many do.
     pinned: HashMap<String, usize>,
+    /// What an earlier process has left under a name, and may not have written to its end.
+    unproven: HashSet<String>,
     next: u64,
 }
 
@@ -134,6 +140,7 @@ impl Known {
     }
 
     fn remove(&mut self, name: &str) {
+        self.unproven.remove(name);
         if let Some((age, bytes)) = self.by_name.remove(name) {
             self.by_age.remove(&age);
             self.bytes -= bytes;
@@ -190,6 +197,7 @@ impl Blobs {
         let bytes = sealed_bytes(size);
         {
             let mut known = lock(&shelf);
+            self.prove(&mut known, shelf_of, space, name)?;
             if known.by_name.contains_key(name) && touch(&folder.join(name)).is_ok() {
                 let bytes = known.by_name.get(name).map_or(bytes, |(_, bytes)| *bytes);
                 known.add(name, bytes);
@@ -205,6 +213,16 @@ impl Blobs {
         known.coming -= bytes;
         written?;
         known.add(name, bytes);
+        Ok(())
+    }
+
+    /// Before what an earlier process left is relied upon, it is read once: the power may have failed while it was written.
+    /// What is not whole goes; nothing can have named it.
+    fn prove(&self, known: &mut Known, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
+        if known.unproven.remove(name) && self.get(shelf, space, name) == Err(BlobError::Damaged) {
+            known.remove(name);
+            destroy(&self.folder(shelf, space).join(name))?;
+        }
         Ok(())
     }
 
@@ -238,6 +256,7 @@ impl Blobs {
         let folder = self.folder(shelf, space);
         let known = self.shelf(&folder)?;
         let mut known = lock(&known);
+        self.prove(&mut known, shelf, space, name)?;
         let there = known.by_name.get(name).map(|(_, bytes)| *bytes);
         let there = there.filter(|_| touch(&folder.join(name)).is_ok());
         if let Some(bytes) = there {
@@ -368,6 +387,9 @@ impl Blobs {
         let mut known = Known::default();
         for (_, name, bytes) in found {
             known.add(&name, bytes);
+            if bytes <= IN_PLACE_BYTES_MAX {
+                known.unproven.insert(name);
+            }
         }
         let known = Arc::new(Mutex::new(known));
         shelves.insert(folder.to_owned(), known.clone());
@@ -402,25 +424,38 @@ fn draft_path(folder: &Path, what: &str) -> PathBuf {
 }
 
 fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
+    let path = folder.join(name);
+    if sealed.len() as u64 <= IN_PLACE_BYTES_MAX {
+        match create(&path, OpenOptions::new().create_new(true), sealed) {
+            Ok(()) => return Ok(File::open(folder)?.sync_all()?),
+            // Somebody else writes the same at this moment, or something is there that is no blob.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // The name stays with an empty file: by now it may be that of somebody else, who has written the same. The next
+            // start removes it.
+            Err(error) => return Err(error.into()),
+        }
+    }
     // Two may write the same at once; whichever name comes last is as good.
     let draft = draft_path(folder, name);
-    let written = (|| {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&draft)?;
-        file.write_all(sealed)?;
-        file.sync_all()?;
-        fs::rename(&draft, folder.join(name))?;
-        File::open(folder)?.sync_all()
-    })();
+    let written = create(&draft, OpenOptions::new().create(true).truncate(true), sealed)
+        .and_then(|()| fs::rename(&draft, path))
+        .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
         // Best effort: the next start removes drafts as well.
         let _ = fs::remove_file(&draft);
     }
     Ok(written?)
+}
+
+/// A file with these bytes, on disk when it returns.
+fn create(path: &Path, options: &mut OpenOptions, bytes: &[u8]) -> io::Result<()> {
+    let mut file = options.write(true).mode(0o600).open(path)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Best effort: what is not whole is noticed by the next process as well.
+        let _ = file.set_len(0);
+    }
+    written
 }
 
 /// It is used again: it goes to the end of the line, also after a restart.

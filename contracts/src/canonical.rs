@@ -4,76 +4,36 @@
 //! digest.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use writer::Writer;
 
 use crate::digest::Digest;
 
+mod writer;
+
 /// The canonical text of a value.
 pub fn to_string(value: &Value) -> String {
-    let mut out = String::new();
-    write_value(value, &mut out);
-    out
+    // A value has text keys and plain data, for which writing has no failure.
+    of(value).unwrap_or_default()
 }
 
 /// The canonical text of anything that serialises.
-pub fn of<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
-    serde_json::to_value(value).map(|value| to_string(&value))
+pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
+    let mut out = String::new();
+    value.serialize(Writer { out: &mut out })?;
+    Ok(out)
 }
 
-/// The digest of the canonical text.
-pub fn digest(value: &Value) -> Digest {
-    Digest::of(to_string(value).as_bytes())
+/// The digest of the canonical text of a value, or of the members of one.
+pub fn digest<T: Plain + ?Sized>(value: &T) -> Digest {
+    Digest::of(of(value).unwrap_or_default().as_bytes())
 }
 
-fn write_value(value: &Value, out: &mut String) {
-    match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(true) => out.push_str("true"),
-        Value::Bool(false) => out.push_str("false"),
-        Value::Number(number) => write_number(number, out),
-        Value::String(text) => write_text(text, out),
-        Value::Array(items) => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                write_value(item, out);
-            }
-            out.push(']');
-        }
-        Value::Object(members) => {
-            out.push('{');
-            // The order of bytes and that of UTF-16 differ only beyond ASCII.
-            if members.keys().all(|name| name.is_ascii()) && members.keys().is_sorted() {
-                write_members(members.iter(), out);
-            } else {
-                let mut sorted: Vec<_> = members.iter().collect();
-                sorted.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
-                write_members(sorted.into_iter(), out);
-            }
-            out.push('}');
-        }
-    }
-}
+/// What has text keys and plain data, so that writing it has no failure.
+pub trait Plain: Serialize {}
 
-fn write_members<'a>(members: impl Iterator<Item = (&'a String, &'a Value)>, out: &mut String) {
-    for (index, (name, member)) in members.enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        write_text(name, out);
-        out.push(':');
-        write_value(member, out);
-    }
-}
-
-fn write_number(number: &serde_json::Number, out: &mut String) {
-    match number.as_f64() {
-        Some(float) if number.is_f64() => write_float(float, out),
-        Some(_) | None => out.push_str(&number.to_string()),
-    }
-}
+impl Plain for Value {}
+impl Plain for Map<String, Value> {}
 
 /// ECMAScript's way to print a double: shortest digits that read back, plain between 1e-6 and 1e21.
 fn write_float(float: f64, out: &mut String) {
@@ -250,6 +210,84 @@ mod tests {
     fn large_integers_keep_their_digits() {
         assert_eq!(canonical("18446744073709551615"), "18446744073709551615");
         assert_ne!(canonical("9007199254740993"), canonical("9007199254740992"));
+    }
+
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Kind {
+        Unit,
+        New(u8),
+        Pair(i64, f32),
+        Named { z: char, a: Option<()> },
+    }
+
+    #[derive(serde::Serialize)]
+    struct Everything<'a> {
+        zero: f64,
+        nan: f64,
+        none: Option<u8>,
+        kinds: [Kind; 4],
+        bytes: &'a [u8],
+        by_number: std::collections::BTreeMap<u16, bool>,
+        #[serde(flatten)]
+        more: std::collections::BTreeMap<String, Value>,
+        tuple: (i8, String, ()),
+    }
+
+    /// What is written at once is what a tree of it would be written as.
+    #[test]
+    fn what_is_serialised_is_written_as_its_value_is() {
+        let everything = Everything {
+            zero: -0.0,
+            nan: f64::NAN,
+            none: None,
+            kinds: [
+                Kind::Unit,
+                Kind::New(7),
+                Kind::Pair(-1, 0.5),
+                Kind::Named { z: 'é', a: Some(()) },
+            ],
+            bytes: &[1, 2],
+            by_number: [(10, true), (9, false)].into(),
+            more: [
+                ("\u{fb33}".to_owned(), Value::from("x\u{1}")),
+                ("\u{1f600}".to_owned(), Value::Null),
+                ("Zero".to_owned(), serde_json::json!({ "b": [], "a": {} })),
+            ]
+            .into(),
+            tuple: (-3, "t\"".to_owned(), ()),
+        };
+        let text = of(&everything).unwrap();
+        assert_eq!(text, to_string(&serde_json::to_value(&everything).unwrap()));
+        assert_eq!(
+            text,
+            "{\"Zero\":{\"a\":{},\"b\":[]},\"by_number\":{\"10\":true,\"9\":false},\"bytes\":[1,2],\"kinds\":[\"unit\",\
+             {\"new\":7},{\"pair\":[-1,0.5]},{\"named\":{\"a\":null,\"z\":\"é\"}}],\"nan\":null,\"none\":null,\
+             \"tuple\":[-3,\"t\\\"\",null],\"zero\":0,\"\u{1f600}\":null,\"\u{fb33}\":\"x\\u0001\"}"
+        );
+        assert!(of(&std::collections::BTreeMap::from([(vec![1], 1)])).is_err());
+    }
+
+    #[derive(serde::Serialize)]
+    struct Twice {
+        name: u8,
+        #[serde(flatten)]
+        more: std::collections::BTreeMap<String, u8>,
+        a: u8,
+    }
+
+    #[test]
+    fn of_members_with_the_same_name_the_last_one_counts() {
+        let twice = Twice {
+            name: 1,
+            more: [("name".to_owned(), 2)].into(),
+            a: 3,
+        };
+        assert_eq!(of(&twice).unwrap(), r#"{"a":3,"name":2}"#);
+        assert_eq!(
+            of(&twice).unwrap(),
+            to_string(&serde_json::to_value(&twice).unwrap())
+        );
     }
 
     proptest::proptest! {

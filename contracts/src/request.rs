@@ -312,15 +312,18 @@ impl ActionRequest {
     /// The digest of everything that makes this request what it is. The trace is left out: the same decision sent
     /// again under another trace is still the same decision.
     pub fn digest(&self) -> Digest {
-        let bare = Self {
-            trace_id: None,
-            traceparent: None,
-            tracestate: None,
-            ..self.clone()
+        // A request is plain data with text keys, for which writing has no failure.
+        let text = if self.trace_id.is_none() && self.traceparent.is_none() && self.tracestate.is_none() {
+            canonical::of(self)
+        } else {
+            canonical::of(&Self {
+                trace_id: None,
+                traceparent: None,
+                tracestate: None,
+                ..self.clone()
+            })
         };
-        // A request is plain data with text keys, for which serde_json has no failure.
-        let value = serde_json::to_value(&bare).unwrap_or(Value::Null);
-        canonical::digest(&value)
+        Digest::of(text.unwrap_or_default().as_bytes())
     }
 
     /// The trace that the request names, if it names one.
@@ -344,7 +347,7 @@ impl ActionRequest {
 
     /// The digest of the parameters alone.
     pub fn params_digest(&self) -> Digest {
-        canonical::digest(&Value::Object(self.params.clone()))
+        canonical::digest(&self.params)
     }
 }
 

@@ -106,7 +106,7 @@ impl Act {
             traceparent: None,
             tracestate: None,
         };
-        let over = canonical::digest(&Value::Object(request.params.clone()));
+        let over = canonical::digest(&request.params);
         let record = Approval {
             approval_id: None,
             verdict: self.deed.verdict(),

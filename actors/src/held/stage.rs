@@ -8,7 +8,6 @@ use effectd_bus::{Lookup, Store, StoreError};
 use effectd_contracts::{ActionId, Code, Failure, Phase, ReceiptId, SafetyClass, canonical};
 use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
-use serde_json::Value;
 
 use super::ask::Ask;
 use super::entries;
@@ -284,7 +283,7 @@ impl Holder {
         let is_own = own.is_some();
         let key = own.or_else(|| key::key_of(asked.entry().spec(), asked.params(), &self.parts.identity));
         let Some(key) = key else { return Ok(None) };
-        let params = canonical::digest(&Value::Object(asked.params().as_ref().clone()));
+        let params = canonical::digest(asked.params().as_ref());
         let params = self.parts.identity.keyed(&params);
         let space = &action.request.space_id;
         let depends = if is_own {

@@ -136,6 +136,7 @@ impl BlobWriter {
     fn make_room(&mut self, name: &str) -> Result<bool, BlobError> {
         let bytes = sealed_bytes(self.bytes);
         let mut known = lock(&self.known);
+        self.blobs.prove(&mut known, self.shelf, &self.space, name)?;
         if let Some((_, bytes)) = known.by_name.get(name).copied()
             && touch(&self.folder.join(name)).is_ok()
         {

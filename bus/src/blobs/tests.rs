@@ -485,6 +485,49 @@ fn a_destruction_that_was_cut_off_is_ended_at_the_next_start() {
 }
 
 #[test]
+fn what_was_cut_off_while_it_was_written_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (space, id, other) = (space("shared:h"), name(CONTENT), name(b"other"));
+    let first = blobs(folder.path(), 1 << 20);
+    first.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    first.put(Shelf::Preimages, &space, &other, b"other").unwrap();
+    let path = first.folder(Shelf::Preimages, &space).join(&id);
+    let whole = fs::read(&path).unwrap();
+    for length in [1, MARK.len(), HEAD_BYTES, whole.len() - 1] {
+        for renewed in [false, true] {
+            fs::write(&path, &whole[..length]).unwrap();
+            let again = blobs(folder.path(), 1 << 20);
+            if renewed {
+                assert!(!again.renew(Shelf::Preimages, &space, &id).unwrap(), "{length}");
+            }
+            again.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+            assert_eq!(
+                again.get(Shelf::Preimages, &space, &id).unwrap(),
+                CONTENT,
+                "{length}"
+            );
+            assert!(again.renew(Shelf::Preimages, &space, &other).unwrap());
+            let bytes = sealed_bytes(CONTENT.len() as u64) + sealed_bytes(5);
+            assert_eq!(again.bytes(Shelf::Preimages, &space).unwrap(), bytes, "{length}");
+        }
+    }
+}
+
+#[test]
+fn many_who_store_the_same_at_once_store_it_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (space, id) = (space("shared:h"), name(CONTENT));
+    let blobs = blobs(folder.path(), 1 << 20);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap());
+        }
+    });
+    assert_eq!(files(folder.path()).len(), 1);
+    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+}
+
+#[test]
 fn what_cannot_be_destroyed_is_no_longer_taken_for_a_blob() {
     let folder = tempfile::tempdir().unwrap();
     let (space, id) = (space("shared:h"), name(CONTENT));
