@@ -203,7 +203,14 @@ pub(super) async fn recorded_on<T>(
             match work(parts, state).await {
                 Ok((done, told)) => Ok((Ok(done), told)),
                 Err(Error::Store(error)) => Err(error),
-                Err(error) => Ok((Err(error), None)),
+                // Refused before anything was begun.
+                Err(error) if error.exit() == Exit::Usage || matches!(error, Error::Policy(_)) => {
+                    Ok((Err(error), None))
+                }
+                // Some of it may have happened: the act stays, and the next start says that nobody knows.
+                Err(error) => Err(StoreError::Unavailable {
+                    reason: error.to_string(),
+                }),
             }
         };
         record::recorded(parts, operation, &by, work).await

@@ -198,3 +198,25 @@ fn a_decision_that_cannot_be_taken_is_told_as_a_dead_letter_too() {
         (&json!("malformed"), &json!(1))
     );
 }
+
+#[test]
+fn questions_beyond_one_page_are_all_counted() {
+    let place = asking();
+    let daemon = place.serve(&["--set", "approvals.page_items=2"]);
+    for n in 0..5 {
+        held(&daemon, &format!("h-{n}"), &format!("h-{n}.txt"), "h");
+    }
+    let first = daemon.get("/v1/approvals").json(200);
+    assert_eq!(first["approvals"].as_array().unwrap().len(), 2, "{first}");
+    let checked = place
+        .effectd(&["check", "held", "--warn", "5", "--format", "json"], None)
+        .json(1);
+    assert_eq!(checked["value"], 5, "{checked}");
+    let seen = place
+        .effectd(&["top", "--once", "--every-ms", "100"], None)
+        .json(0);
+    assert_eq!(seen["held"].as_array().unwrap().len(), 5, "{seen}");
+    assert!(seen["held"][4]["expires_at"].is_string(), "{seen}");
+    let bundle = place.effectd(&["support-bundle", "-"], None).json(0);
+    assert_eq!(bundle["questions_open"], 5, "{bundle}");
+}
