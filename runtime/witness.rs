@@ -6,7 +6,7 @@ use std::path::Path;
 
 use effectd_actors::{Looked, Witness};
 use effectd_adapters::{SpacePath, Workspace};
-use effectd_contracts::{Code, Failure, Phase, Seen};
+use effectd_contracts::{Code, Failure, Inside, Phase, Seen};
 
 /// The witness of this process. It opens the root anew for every look: a space may be moved.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,12 @@ impl Witness for Eyes {
                 content: look.content,
             })
             .collect())
+    }
+
+    fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure> {
+        let root = open_root(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        Ok(workspace.inside(&parsed(path)?)?)
     }
 
     fn open(&self, root: &Path, path: &str) -> Result<File, Failure> {

@@ -527,6 +527,7 @@ mod tests {
                 before: Standing::Absent,
                 after: Standing::Folder,
                 moved_to: None,
+                inside: None,
             }],
             undoable: true,
         });

@@ -55,7 +55,16 @@ pub(crate) async fn expected(
     let all = now
         .iter()
         .all(|seen| agreed.allows(seen, &preimage::keyed(parts, &seen.standing)));
-    if all { Ok(now) } else { Err(unknown()) }
+    if !all {
+        return Err(unknown());
+    }
+    // A folder that has not gone yet is to hold what was seen in it.
+    let mut now = now;
+    for seen in &mut now {
+        let agreed = ticket.expect.iter().find(|agreed| agreed.is_like(seen));
+        seen.inside = agreed.and_then(|agreed| agreed.inside.clone());
+    }
+    Ok(now)
 }
 
 fn changes(preview: &Preview) -> &[Change] {
@@ -79,7 +88,7 @@ impl Agreed<'_> {
     /// Whether what stands at a path is from before, or of the action's own making.
     fn allows(&self, seen: &Seen, keyed: &Standing) -> bool {
         let at = |all: &[Seen]| all.iter().any(|one| one.path == seen.path);
-        if self.expect.contains(seen) {
+        if self.expect.iter().any(|agreed| agreed.is_like(seen)) {
             return true;
         }
         if let Some(change) = self.changes.iter().find(|change| change.path == seen.path) {
@@ -115,8 +124,7 @@ mod tests {
     }
 
     fn seen(path: &str, standing: Standing) -> Seen {
-        let path = path.to_owned();
-        Seen { path, standing }
+        Seen::new(path, standing)
     }
 
     fn change(path: &str, before: Standing, after: Standing) -> Change {
@@ -126,6 +134,7 @@ mod tests {
             after,
             moved_to: None,
             diff: None,
+            left_out: None,
         }
     }
 

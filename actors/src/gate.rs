@@ -14,13 +14,15 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
-use crate::action::{Action, Validated};
+use crate::action::{Action, Ticket, Validated};
 use crate::failpoint::hit;
 use crate::held::stage::Evidence;
+use crate::limits::OVERLOAD_RETRY;
 use crate::messages::{Consult, Judge, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::preview::{self, Preview, Trial};
 use crate::registry::Entry;
+use crate::review;
 use crate::stage::{PanicWatch, bounded, pass};
 use crate::switches::Switches;
 
@@ -104,6 +106,7 @@ impl Gated {
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct Gate {
     pub(crate) parts: Arc<Parts>,
     pub(crate) holder: FactoryRef<(), Consult>,
@@ -133,11 +136,21 @@ impl Worker for Gate {
         job: Job<(), Judge>,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
-        let _watch = PanicWatch::new("gate", &self.parts);
         let Judge(action) = job.msg;
-        let stalled = action.ticket.stalled.clone();
-        let limit = self.parts.lease_ttl;
-        bounded(&self.parts, "gate", limit, &stalled, self.pass_judgement(action)).await;
+        if self.parts.policy().foresees() {
+            // Some rule looks at what would change, so this may take a sandbox and seconds: there are only so many workers, and
+            // others, who need no preview, would wait for them.
+            let (gate, mut halt) = (self.clone(), self.parts.halt.subscribe());
+            tokio::spawn(async move {
+                tokio::select! {
+                    biased;
+                    _ = halt.wait_for(|halted| *halted) => {}
+                    () = gate.work(action) => {}
+                }
+            });
+        } else {
+            self.work(action).await;
+        }
         Ok(())
     }
 }
@@ -146,11 +159,21 @@ impl Worker for Gate {
 type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>, bool), Failure>;
 
 impl Gate {
+    async fn work(&self, action: Action<Validated>) {
+        let _watch = PanicWatch::new("gate", &self.parts);
+        let stalled = action.ticket.stalled.clone();
+        let limit = self.parts.lease_ttl;
+        bounded(&self.parts, "gate", limit, &stalled, self.pass_judgement(action)).await;
+    }
+
     async fn pass_judgement(&self, action: Action<Validated>) {
         action.hop("gate");
         hit("gate.begin", &action.ticket.action_id).await;
         let mut action = action;
-        let (ruling, judged) = self.judge(&mut action).await;
+        let (ruling, judged) = match self.judge(&mut action).await {
+            Ok(judgement) => judgement,
+            Err(failure) => return later(&self.parts, *action.ticket, &failure),
+        };
         hit("gate.end", &action.ticket.action_id).await;
         match judged {
             Ok((params, dry_run, ask)) => {
@@ -170,14 +193,14 @@ impl Gate {
             Err(failure) => {
                 let tool = Some(action.state.entry().clone());
                 let outcome = failure.code.outcome();
+                let (dead_letter, failure) = self.held_for_review(&action.request, failure).await;
                 let action = action.advance(|_| ());
                 let refusal = Refusal {
                     action,
                     tool,
                     ruling: Some(ruling),
                     failure,
-                    // What is held for review is held as a dead letter, sealed.
-                    dead_letter: outcome == Outcome::Quarantined,
+                    dead_letter,
                     outcome,
                     fence: None,
                 };
@@ -186,7 +209,27 @@ impl Gate {
         }
     }
 
-    async fn judge(&self, action: &mut Action<Validated>) -> (Ruling, Judged) {
+    /// Whether what is refused is held for review, as a dead letter, sealed; and what it is told otherwise.
+    async fn held_for_review(&self, request: &ActionRequest, failure: Failure) -> (bool, Failure) {
+        if failure.code.outcome() != Outcome::Quarantined {
+            return (false, failure);
+        }
+        // Plain data with text keys, for which serde_json has no failure.
+        let bytes = serde_json::to_vec(request).map_or(0, |bytes| bytes.len()) as u64;
+        if self
+            .parts
+            .review
+            .takes(&self.parts, &request.subject_id, bytes)
+            .await
+        {
+            (true, failure)
+        } else {
+            (false, review::not_kept(failure))
+        }
+    }
+
+    /// The error is why it cannot be said now.
+    async fn judge(&self, action: &mut Action<Validated>) -> Result<(Ruling, Judged), Failure> {
         let span = tracing::debug_span!(parent: &action.ticket.span, "judge");
         let (request, entry, ticket) = (&action.request, action.state.entry(), &action.ticket);
         let question = Question {
@@ -204,7 +247,7 @@ impl Gate {
                 preview,
             },
             before,
-        ) = judging.await;
+        ) = judging.await?;
         let (request, entry) = (&action.request, action.state.entry());
         action.ticket.preview = preview.map(Box::new);
         // What a rule looked at is what must be there when it happens.
@@ -216,7 +259,7 @@ impl Gate {
                 // Every refusal of the policy has its failure.
                 let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy refuses it");
                 let failure = ruling.decision.failure().unwrap_or_else(unsaid);
-                return (ruling, Err(failure));
+                return Ok((ruling, Err(failure)));
             }
         };
         let judged = self.switches(request, entry).and_then(|dry_run| {
@@ -227,7 +270,7 @@ impl Gate {
             }
             Ok((Arc::new(inspection.params), dry_run, ask))
         });
-        (ruling, judged)
+        Ok((ruling, judged))
     }
 
     /// What the operator has switched.
@@ -268,12 +311,12 @@ pub(crate) struct Assessed {
 
 /// Judges a request. If some rule looks at what would change, that is found out first; but nothing is tried out for who is
 /// refused whatever it would be.
-pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Assessed {
-    assess(parts, question).await.0
+pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Result<Assessed, Failure> {
+    Ok(assess(parts, question).await?.0)
 }
 
-/// The same, with what stood there when it was found out.
-async fn assess(parts: &Parts, question: &Question<'_>) -> (Assessed, Vec<Seen>) {
+/// The same, with what stood there when it was found out. The error is that there was no turn to find it out.
+async fn assess(parts: &Parts, question: &Question<'_>) -> Result<(Assessed, Vec<Seen>), Failure> {
     let Question { request, entry, .. } = question;
     let policy = parts.policy();
     let inspection = inspect(&request.params, entry.spec(), &policy);
@@ -293,6 +336,7 @@ async fn assess(parts: &Parts, question: &Question<'_>) -> (Assessed, Vec<Seen>)
     let (mut preview, mut before) = (None, Vec::new());
     if policy.foresees() && might_be(&decision, &facts, &policy) {
         let trial = Trial {
+            subject: &request.subject_id,
             space: &request.space_id,
             entry,
             params: &inspection.params,
@@ -300,7 +344,7 @@ async fn assess(parts: &Parts, question: &Question<'_>) -> (Assessed, Vec<Seen>)
             trace_id: question.trace_id,
             stands: None,
         };
-        let (seen, stood) = preview::tried(parts, &trial).await;
+        let (seen, stood) = preview::tried(parts, &trial).await?;
         before = stood;
         facts.predicted = seen.predicted();
         decision = evaluate(&facts, &policy);
@@ -311,7 +355,19 @@ async fn assess(parts: &Parts, question: &Question<'_>) -> (Assessed, Vec<Seen>)
         inspection,
         preview,
     };
-    (assessed, before)
+    Ok((assessed, before))
+}
+
+/// Puts an action off that cannot be looked at now: who asks is told when to come back; what is on the bus comes back by itself.
+pub(crate) fn later(parts: &Parts, mut ticket: Ticket, failure: &Failure) {
+    tracing::info!(parent: &ticket.span, trace_id = %ticket.trace_id, code = %failure.code, "put off");
+    if !ticket.refuse_at_door(failure)
+        && let Some(lease) = ticket.lease()
+    {
+        // Not a failed delivery, only a later one.
+        drop(parts.store.defer(lease, OVERLOAD_RETRY.get()));
+        ticket.settled();
+    }
 }
 
 /// Whether it might be permitted, or at least asked about, if only little would change.

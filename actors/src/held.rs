@@ -11,6 +11,7 @@
 pub(crate) mod acts;
 pub mod ask;
 pub mod decide;
+pub mod edit;
 pub mod entries;
 pub mod grants;
 pub mod hold;

@@ -32,6 +32,7 @@ pub mod preview;
 pub mod proof;
 pub mod quarantine;
 pub mod registry;
+mod review;
 mod running;
 pub mod settings;
 mod stage;

@@ -55,6 +55,9 @@ pub const PREVIEW_DIFF_LINES_MAX: usize = 8_000;
 /// Longest search for the smallest difference between two texts; after that a larger one is shown.
 /// Fixed: it only bounds the work for one question.
 pub const PREVIEW_DIFF_TIME_MAX: Duration = Duration::from_millis(200);
+/// Longest time for the differences of all texts of one preview; those that are left then are left out, and the question says so.
+/// Fixed: it only bounds the work for one question; the digests are there in any case.
+pub const PREVIEW_DIFFS_TIME_MAX: Duration = Duration::from_millis(1_000);
 /// How often the sweeper looks for what has expired.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.
@@ -128,6 +131,12 @@ pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const STARTS_PER_CORE: usize = 1;
 /// The window of budgets.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
+/// Dead letters that are read at once to count what is held for review.
+/// Fixed: it only bounds memory; each may hold a request of a megabyte.
+pub const QUARANTINED_PAGE: usize = 64;
+/// How often what is held for review is counted anew because a subject has no room left: all dead letters are looked at for it.
+/// Fixed: whoever releases or shreds something waits so long at most until there is room again.
+pub const QUARANTINED_RECOUNT: Duration = Duration::from_secs(60);
 /// Longest reason for taking an artifact aside: a line for people.
 /// Fixed: part of what is stored.
 pub const QUARANTINE_REASON_BYTES_MAX: usize = 1_024;
@@ -158,6 +167,12 @@ effectd_contracts::bounds! {
     PREVIEW_DIFF_BYTES_MAX: u64 = 32_768, "pipeline.preview_diff_bytes_max", 1_024 ..= 131_072;
     /// Longest time for trying an action out on a copy.
     PREVIEW_TIME_MAX: Duration = 5_000, "pipeline.preview_time_ms_max", 100 ..= 20_000;
+    /// Actions that are tried out on a copy at once, in all: each takes a sandbox, and who is being carried out needs some, too.
+    PREVIEWS_MAX: usize = 4, "pipeline.previews_max", 1 ..= 64;
+    /// Those of one subject among them: the others always find a turn.
+    PREVIEWS_SUBJECT_MAX: usize = 2, "pipeline.previews_subject_max", 1 ..= 64;
+    /// How long an action waits for its turn to be tried out before who asks is told `overloaded`: less than a stage may take.
+    PREVIEW_WAIT_MAX: Duration = 10_000, "pipeline.preview_wait_ms_max", 0 ..= 20_000;
     /// Violations of a schema that one failure names.
     VIOLATIONS_MAX: usize = 16, "pipeline.violations_max", 1 ..= 1_000;
     /// How long a decision that a dying worker dropped waits before it is delivered again.
@@ -206,6 +221,10 @@ effectd_contracts::bounds! {
     BUDGETS_MAX: usize = 16_384, "control.budgets_max", 64 ..= 1_048_576;
     /// How often one action may be requeued from the dead letters: each time is looked up when its decision is.
     REQUEUES_MAX: u32 = 100, "control.requeues_max", 1 ..= 10_000;
+    /// Actions of one subject that are held for review because a safety check stopped them; of more there is only the receipt.
+    QUARANTINED_MAX: usize = 100, "control.quarantined_subject_max", 1 ..= 10_000;
+    /// Bytes of their requests, together.
+    QUARANTINED_BYTES_MAX: u64 = 16_777_216, "control.quarantined_subject_bytes_max", 0 ..= 1_073_741_824;
     /// Equal requests that may wait for one answer.
     HELD_MEMBERS_MAX: usize = 64, "approvals.members_max", 1 ..= 1_000;
     /// How often one action may be asked about again, since it had changed each time it was approved.
@@ -214,8 +233,8 @@ effectd_contracts::bounds! {
     HELD_PAST_KEPT: Duration = 86_400_000, "approvals.past_kept_ms", 1_000 ..= 2_592_000_000;
     /// Questions and grants that are read in one go: each may hold a request of a megabyte.
     HELD_PAGE: usize = 100, "approvals.page_items", 1 ..= 1_000;
-    /// Workers of the stage that asks people: they wait for one another anyway.
-    HOLD_WORKERS: usize = 16, "approvals.workers", 1 ..= 256;
+    /// Workers of the stage that asks people: as many as there may be actions, since some of them wait for a preview.
+    HOLD_WORKERS: usize = 256, "approvals.workers", 1 ..= 256;
     /// How often one action may be approved in all its lives: each time is looked up when its decision is.
     APPROVALS_MAX: u32 = 100, "approvals.per_action_max", 1 ..= 10_000;
     /// Longest reason that a person gives: it stands in the receipt.

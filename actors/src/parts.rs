@@ -19,8 +19,10 @@ use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::operations::Acting;
 use crate::preimage::Witness;
+use crate::preview::Turns;
 use crate::recent::Recent;
 use crate::registry::Registry;
+use crate::review;
 use crate::reward::Weights;
 use crate::running::Running;
 use crate::settings::Settings;
@@ -65,6 +67,10 @@ pub struct Parts {
     /// One at a time changes what waits for people.
     pub(crate) held: held::Turn,
     pub(crate) recent: Recent,
+    /// Whose turn it is to be tried out.
+    pub(crate) previews: Turns,
+    /// How much is held for review.
+    pub(crate) review: review::Held,
     /// Who stands at the door with what may not be on disk yet.
     pub(crate) at_door: AtDoor,
     /// What operators are doing right now.
@@ -136,6 +142,8 @@ impl Parts {
             leases: Leases::default(),
             held: held::Turn::default(),
             recent: Recent::default(),
+            previews: Turns::default(),
+            review: review::Held::default(),
             at_door: AtDoor::default(),
             acting: Acting::default(),
             halt: watch::Sender::new(false),

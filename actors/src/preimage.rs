@@ -13,8 +13,8 @@ use std::sync::Arc;
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, Blobs, Pins, ResourceName, Shelf};
 use effectd_contracts::{
-    ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, Observed, PathChange, Phase,
-    Restore, Seen, SpaceId, Standing, ToolSpec, Touch, UNDO_TOOL,
+    ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, Inside, Observed,
+    PathChange, Phase, Restore, Seen, SpaceId, Standing, ToolSpec, Touch, UNDO_TOOL,
 };
 use serde_json::{Map, Value};
 
@@ -37,6 +37,9 @@ pub trait Witness: Send + Sync {
     /// What stands at these paths beneath the root, and at the folders above them that are missing. Contents come along as
     /// long as all of them together are not more than this.
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
+
+    /// What is in the folder at a path beneath the root.
+    fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure>;
 
     /// Opens the file at a path beneath the root, to be read in pieces.
     fn open(&self, root: &Path, path: &str) -> Result<File, Failure>;
@@ -215,6 +218,27 @@ pub(crate) async fn look(
     looking
         .await
         .unwrap_or_else(|_| Err(broken("looking at the files")))
+}
+
+/// What is in a folder. Whoever cannot look has not compared.
+pub(crate) async fn inside(parts: &Parts, space: &SpaceId, path: &str) -> Inside {
+    let Ok(root) = (parts.space_roots)(space) else {
+        return Inside::TooMuch;
+    };
+    let (witness, path) = (parts.witness.clone(), path.to_owned());
+    let looking = tokio::task::spawn_blocking(move || witness.inside(&root, &path));
+    match looking.await {
+        Ok(Ok(inside)) => inside,
+        Ok(Err(_)) | Err(_) => Inside::TooMuch,
+    }
+}
+
+/// What is in a folder, as it stands in receipts.
+pub(crate) fn keyed_inside(parts: &Parts, inside: &Inside) -> Option<String> {
+    match inside {
+        Inside::Listed(digest) => Some(format!("hmac-sha256:{}", keyed_name(parts, digest))),
+        Inside::TooMuch => None,
+    }
 }
 
 /// Removes what a killed run has left half written: nobody would see it, and no tool could remove it. Should this fail, the
@@ -492,7 +516,12 @@ pub(crate) async fn observe(parts: &Parts, action: &Action<Claimed>, prepared: &
     let Ok(after) = look(parts, space, paths, 0).await else {
         return Effects::Unobserved;
     };
-    let changes = compare(parts, before, &after, &prepared.touched);
+    let mut changes = compare(parts, before, &after, &prepared.touched);
+    for change in &mut changes {
+        if let Some(to) = &change.moved_to {
+            change.inside = keyed_inside(parts, &inside(parts, space, to).await);
+        }
+    }
     let undoable = before.iter().all(|was| match now(was, &after) {
         Some(is) => is_kept(parts, space, was, &after) && is.seen.standing != Standing::Other,
         None => true,
@@ -515,6 +544,7 @@ pub(crate) fn compare(
             before: keyed(parts, &was.standing),
             after: keyed(parts, &is.seen.standing),
             moved_to: folder_moved(was, before, after, touched),
+            inside: None,
         })
     });
     changed.collect()

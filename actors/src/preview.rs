@@ -6,21 +6,25 @@
 
 mod diff;
 mod foresee;
+mod turns;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::{
-    CallMode, Code, Effects, Failure, PathChange, Phase, Predicted, PreviewRecord, PreviewVerdict, Rehearsal,
-    Seen, SpaceId, Standing, ToolCall, ToolReply, Touch, TraceId, canonical, json, limits,
+    CallMode, Clock, Code, Effects, Failure, PathChange, Phase, Predicted, PreviewRecord, PreviewVerdict,
+    Rehearsal, Rehearsed, Seen, SpaceId, Standing, SubjectId, ToolCall, ToolReply, Touch, TraceId, canonical,
+    json, limits,
 };
 use effectd_sandbox::{Beside, Call, Ending, Limits, Narrowing};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use diff::Diff;
 pub(crate) use diff::redact;
+pub use diff::{Diff, LeftOut};
 pub use foresee::{Foresight, foresee};
+pub(crate) use turns::Turns;
 
 use crate::limits::{PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_TIME_MAX};
 use crate::parts::Parts;
@@ -44,7 +48,13 @@ impl Preview {
     /// Keeps which paths would change and how large they are, for those who may not read what stands in them.
     pub fn leave_texts_out(&mut self) {
         match self {
-            Preview::Shown(shown) => shown.changes.iter_mut().for_each(|change| change.diff = None),
+            Preview::Shown(shown) => {
+                for change in &mut shown.changes {
+                    if change.diff.take().is_some() {
+                        change.left_out = Some(LeftOut::NotYours);
+                    }
+                }
+            }
             Preview::WouldFail(_) | Preview::Unavailable(_) => {}
         }
     }
@@ -79,10 +89,15 @@ pub struct Change {
     /// What is different in a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<Diff>,
+    /// Why what is different in it is not shown, if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// What is to be tried out.
 pub(crate) struct Trial<'a> {
+    /// On whose behalf.
+    pub(crate) subject: &'a SubjectId,
     pub(crate) space: &'a SpaceId,
     pub(crate) entry: &'a Entry,
     pub(crate) params: &'a Map<String, Value>,
@@ -100,18 +115,21 @@ pub(crate) fn cannot(entry: &Entry, touched: &[Touch]) -> Option<String> {
     })
 }
 
-/// Tries an action out. Whatever goes wrong is told in the preview: a question without one is still a question.
-pub(crate) async fn of(parts: &Parts, trial: &Trial<'_>) -> Preview {
-    tried(parts, trial).await.0
+/// Tries an action out, in its turn. Whatever goes wrong is told in the preview: a question without one is still a question. Only
+/// that it is nobody's turn for too long is an error, `overloaded`: otherwise whoever asks for enough at once would decide
+/// what people get to see.
+pub(crate) async fn of(parts: &Parts, trial: &Trial<'_>) -> Result<Preview, Failure> {
+    Ok(tried(parts, trial).await?.0)
 }
 
 /// The same, with what stood there when it was tried out, also where it would have failed.
-pub(crate) async fn tried(parts: &Parts, trial: &Trial<'_>) -> (Preview, Vec<Seen>) {
+pub(crate) async fn tried(parts: &Parts, trial: &Trial<'_>) -> Result<(Preview, Vec<Seen>), Failure> {
     let touched = preimage::touched_with(parts, trial.space, trial.entry, trial.params);
     if let Some(why) = cannot(trial.entry, &touched) {
-        return (Preview::Unavailable(why), Vec::new());
+        return Ok((Preview::Unavailable(why), Vec::new()));
     }
-    match rehearsed(parts, trial, &touched).await {
+    let _turn = parts.previews.take(trial.subject).await?;
+    Ok(match rehearsed(parts, trial, &touched).await {
         Ok(Rehearsal {
             failed: Some(failure),
             before,
@@ -128,7 +146,7 @@ pub(crate) async fn tried(parts: &Parts, trial: &Trial<'_>) -> (Preview, Vec<See
             let why = format!("there is no preview: {}", failure.message);
             (Preview::Unavailable(why), Vec::new())
         }
-    }
+    })
 }
 
 async fn rehearsed(parts: &Parts, trial: &Trial<'_>, touched: &[Touch]) -> Result<Rehearsal, Failure> {
@@ -204,51 +222,84 @@ async fn shown(
 ) -> Result<Shown, Failure> {
     let paths = touched.iter().map(|touch| touch.path.clone()).collect();
     let looked = preimage::look(parts, trial.space, paths, PREVIEW_DIFF_BYTES_MAX.get() * 8).await?;
-    let told: Vec<&Seen> = rehearsal.before.iter().collect();
     let same = looked.iter().all(|ours| {
-        let asked = trial.stands.is_none_or(|stands| stands.contains(&ours.seen));
-        asked && told.contains(&&ours.seen)
+        let like = |all: &[Seen]| all.iter().any(|seen| seen.is_like(&ours.seen));
+        trial.stands.is_none_or(like) && like(&rehearsal.before)
     });
     if !same {
         let why = "the files were changed while they were looked at; ask again";
         return Err(Failure::new(Code::StateChanged, Phase::Dispatch, why));
     }
     let before: Vec<Seen> = looked.iter().map(|ours| ours.seen.clone()).collect();
-    let mut after = Vec::new();
-    for now in &rehearsal.after {
-        let seen = Seen {
-            path: now.path.clone(),
-            standing: now.standing.clone(),
-        };
-        after.push(Looked { seen, content: None });
+    let after = rehearsal.after.iter().map(|now| Looked {
+        seen: Seen::new(now.path.clone(), now.standing.clone()),
+        content: None,
+    });
+    let after: Vec<Looked> = after.collect();
+    let mut changes = preimage::compare(parts, &before, &after, touched);
+    let known = trial.stands.unwrap_or(&rehearsal.before);
+    for change in changes.iter_mut().filter(|change| change.moved_to.is_some()) {
+        let seen = known.iter().find(|seen| seen.path == change.path);
+        let inside = seen.and_then(|seen| seen.inside.as_ref());
+        change.inside = inside.and_then(|inside| preimage::keyed_inside(parts, inside));
     }
-    let changes = preimage::compare(parts, &before, &after, touched);
     let digest = digest(&changes);
     let predicted = count(&changes);
     let cut = changes.len() > PREVIEW_CHANGES_MAX.get();
-    let mut left = usize::try_from(PREVIEW_DIFF_BYTES_MAX.get()).unwrap_or(usize::MAX);
-    let mut listed = Vec::new();
-    for change in changes.into_iter().take(PREVIEW_CHANGES_MAX.get()) {
-        let old = looked.iter().find(|ours| ours.seen.path == change.path);
-        let new = rehearsal.after.iter().find(|now| now.path == change.path);
-        let diff = match (old, new) {
-            (Some(old), Some(new)) => diff::between(old, new, &mut left),
-            (Some(_) | None, _) => None,
-        };
-        listed.push(Change {
-            path: change.path,
-            before: change.before,
-            after: change.after,
-            moved_to: change.moved_to,
-            diff,
-        });
-    }
+    changes.truncate(PREVIEW_CHANGES_MAX.get());
     Ok(Shown {
         predicted,
-        changes: listed,
+        changes: listed(parts, changes, looked, rehearsal.after).await?,
         cut,
         digest,
     })
+}
+
+/// The changes with what is different in texts. Finding that out takes a thread for a while, which belongs to others, too.
+async fn listed(
+    parts: &Parts,
+    changes: Vec<PathChange>,
+    looked: Vec<Looked>,
+    after: Vec<Rehearsed>,
+) -> Result<Vec<Change>, Failure> {
+    let clock: Arc<dyn Clock> = parts.clock.clone();
+    let listing = tokio::task::spawn_blocking(move || {
+        let mut room = diff::Room::new(&*clock);
+        let with_diff = |change: PathChange| {
+            let old = looked.iter().find(|ours| ours.seen.path == change.path);
+            let new = after.iter().find(|now| now.path == change.path);
+            let (diff, left_out) = match (old, new) {
+                (Some(old), Some(new)) => match diff::between(old, new, &mut room) {
+                    Ok(diff) => (diff, None),
+                    Err(why) => (None, Some(why)),
+                },
+                (Some(_) | None, _) => (None, None),
+            };
+            Change {
+                path: change.path,
+                before: change.before,
+                after: change.after,
+                moved_to: change.moved_to,
+                diff,
+                left_out,
+            }
+        };
+        changes.into_iter().map(with_diff).collect()
+    });
+    let broken = |_| Failure::new(Code::Internal, Phase::Dispatch, "comparing the texts failed");
+    listing.await.map_err(broken)
+}
+
+/// What is not known to be as it was shown, although nothing else is known either.
+fn unseen(effects: &Effects) -> Option<&'static str> {
+    match effects {
+        Effects::Observed(observed) => observed
+            .changes
+            .iter()
+            .any(|change| change.moved_to.is_some() && change.inside.is_none())
+            .then_some("what is in the folder that was moved was too much to be compared"),
+        Effects::None | Effects::Unobserved | Effects::Possible => None,
+    }
 }
 
 /// Over every path with what stands there before and after.
@@ -317,7 +368,7 @@ impl Preview {
                 Some("nobody saw what has really changed"),
             ),
             (Self::Shown(shown), Some(happened)) if shown.digest == happened => {
-                record(PreviewVerdict::Matched, None)
+                record(PreviewVerdict::Matched, unseen(effects))
             }
             (Self::WouldFail(_), Some(happened)) if happened == digest(&[]) => {
                 record(PreviewVerdict::Matched, None)

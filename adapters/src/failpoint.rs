@@ -18,3 +18,21 @@ pub(crate) fn before_rename() {
         }
     }
 }
+
+/// Whether the file system is to be taken for one that cannot rename in this way.
+#[cfg(not(test))]
+pub(crate) const fn lacks(_: &str) -> bool {
+    false
+}
+
+/// Whether the file system is to be taken for one that cannot rename in this way: what can be mounted where tests run can.
+#[cfg(test)]
+pub(crate) fn lacks(way: &str) -> bool {
+    LACKING.with_borrow(|lacking| lacking.contains(&way))
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What is said to be lacking to the tools of this thread.
+    pub(crate) static LACKING: std::cell::RefCell<Vec<&'static str>> = const { std::cell::RefCell::new(Vec::new()) };
+}

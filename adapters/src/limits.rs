@@ -27,6 +27,8 @@ effectd_contracts::bounds! {
     LIST_ENTRIES_MAX: usize = 1_000, "tools.list_entries_max", 16 ..= 10_000;
     /// Most files and folders that one search or listing looks at.
     WALK_ENTRIES_MAX: usize = 20_000, "tools.walk_entries_max", 16 ..= 1_000_000;
+    /// Most files and folders beneath a folder that a person agrees to whose listing is compared; of more, the question says that it is not.
+    INSIDE_ENTRIES_MAX: usize = 10_000, "tools.inside_entries_max", 0 ..= 1_000_000;
     /// Deepest folder that a search or listing goes down to.
     WALK_DEPTH_MAX: usize = 32, "tools.walk_depth_max", 1 ..= 256;
     /// Most hits of one search.

@@ -27,11 +27,14 @@ pub(crate) fn rehearse(
         .into_iter()
         .map(|look| look.seen)
         .collect();
+    for path in wholes(tool, call) {
+        for seen in looked.iter_mut().filter(|seen| seen.path == path.to_string()) {
+            *seen = space.see_whole(&path)?;
+        }
+    }
     let changing = looked.len();
     for path in &read {
-        let standing = space.standing(path, 0)?.0;
-        let path = path.to_string();
-        looked.push(Seen { path, standing });
+        looked.push(space.see_whole(path)?);
     }
     let [root, scratch] = space.grounds()?;
     let aside = Aside(space.beside());
@@ -62,9 +65,21 @@ pub(crate) fn rehearse(
 }
 
 fn stands(space: &Workspace<'_>, seen: &Seen) -> bool {
-    let path = SpacePath::parse(&seen.path).ok();
-    let now = path.and_then(|path| space.standing(&path, 0).ok());
-    now.is_some_and(|(now, _)| now == seen.standing)
+    let now = SpacePath::parse(&seen.path)
+        .ok()
+        .and_then(|path| match seen.inside {
+            Some(_) => space.see_whole(&path).ok(),
+            None => Some(Seen::new(seen.path.clone(), space.standing(&path, 0).ok()?.0)),
+        });
+    now.as_ref() == Some(seen)
+}
+
+/// What goes elsewhere as a whole, if it is a folder.
+fn wholes(tool: &dyn Tool, call: &ToolCall) -> Vec<SpacePath> {
+    let touches = tool.touches(&call.params).unwrap_or_default();
+    let gone = touches.into_iter().filter(|touch| touch.goes_to.is_some());
+    gone.filter_map(|touch| SpacePath::parse(&touch.path).ok())
+        .collect()
 }
 
 /// What the tool may change, and what else it reads.
@@ -104,6 +119,7 @@ fn after(copy: &Workspace<'_>, before: &[Seen]) -> Result<Vec<Rehearsed>, Failur
             standing => standing?,
         };
         let changed = standing != was.standing;
+        let too_long = changed && content.is_none() && matches!(standing, Standing::File(_));
         let text = content.filter(|_| changed).and_then(|content| {
             let text = String::from_utf8(content).ok()?;
             (!text.contains('\0')).then_some(text)
@@ -113,6 +129,7 @@ fn after(copy: &Workspace<'_>, before: &[Seen]) -> Result<Vec<Rehearsed>, Failur
             path: was.path.clone(),
             standing,
             text,
+            too_long,
         });
     }
     Ok(after)

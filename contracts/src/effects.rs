@@ -43,6 +43,9 @@ pub struct PathChange {
     /// Where the folder that stood here has gone, with all that is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
+    /// What was in the folder that has gone elsewhere, as one digest of its listing; not there if that is too much to be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<String>,
 }
 
 /// One path, and what stood there when somebody looked.
@@ -53,6 +56,35 @@ pub struct Seen {
     pub path: String,
     /// What stood there.
     pub standing: Standing,
+    /// What was in a folder that goes elsewhere or is read as a whole; of other folders nobody asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
+}
+
+impl Seen {
+    /// What stands at a path, whatever is in it.
+    pub fn new(path: impl Into<String>, standing: Standing) -> Self {
+        Self {
+            path: path.into(),
+            standing,
+            inside: None,
+        }
+    }
+
+    /// Whether the same stands at the same path. What is in a folder is not asked.
+    pub fn is_like(&self, other: &Seen) -> bool {
+        self.path == other.path && self.standing == other.standing
+    }
+}
+
+/// What is in a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Inside {
+    /// The digest of its listing: every name beneath it, with kind, size, permissions and the moment of its last change.
+    Listed(String),
+    /// It is more than is compared, or something of it cannot be read.
+    TooMuch,
 }
 
 /// What stands at a path.

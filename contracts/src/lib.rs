@@ -39,7 +39,7 @@ pub mod schemas;
 pub use approval::{Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Approved, Authority};
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
-pub use effects::{Effects, FileState, Observed, PathChange, Restore, Seen, Standing, Touch};
+pub use effects::{Effects, FileState, Inside, Observed, PathChange, Restore, Seen, Standing, Touch};
 pub use event::{ArtifactData, ArtifactNews, DeadLetterData, DecisionData, Event, ExecutedData, Topic};
 pub use failure::{Code, Failure, Gate, Phase};
 pub use filter::{Filter, FilterInvalid};

@@ -33,6 +33,9 @@ pub struct Rehearsed {
     /// The content of a file that is text, has changed and is not too long to be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The content of a file that is too long to be shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub too_long: bool,
 }
 
 /// What a preview said, and whether that is what happened. Stands in the receipt.
@@ -41,7 +44,7 @@ pub struct Rehearsed {
 pub struct PreviewRecord {
     /// Whether what happened is what was shown before.
     pub verdict: PreviewVerdict,
-    /// Why there was no preview, or what was different.
+    /// Why there was no preview, what was different, or what could not be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// What would change, in numbers, if there was a preview.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_actors::held::look;
+use effectd_actors::limits::OVERLOAD_RETRY;
 use effectd_actors::{Done, Held, Pipeline, StoreError, decisions};
 use effectd_contracts::{ActionId, Code, Failure, Phase, Principal, Topic};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::body::Budget;
-use crate::limits::{TURN_TIME_MAX, TURNS_MAX};
+use crate::limits::{PREVIEWS_ASKED_MAX, TURN_TIME_MAX, TURNS_MAX};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -27,6 +28,7 @@ pub(crate) struct Desk {
     pub(crate) vitals: Vitals,
     pub(crate) stage: watch::Receiver<Stage>,
     turns: Semaphore,
+    previews: Semaphore,
 }
 
 /// How an action stands, as far as this peer may know.
@@ -56,6 +58,7 @@ impl Desk {
             pulse,
             stage,
             turns: Semaphore::new(TURNS_MAX.get()),
+            previews: Semaphore::new(PREVIEWS_ASKED_MAX.get()),
         }
     }
 
@@ -83,6 +86,17 @@ impl Desk {
                 "too many questions at once; try again shortly",
             )),
         }
+    }
+
+    /// A turn at trying something out, which takes a sandbox and perhaps seconds. Nobody waits for it: other questions would wait
+    /// behind them.
+    pub(crate) fn preview_turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.previews.try_acquire().map_err(|_| {
+            let most = PREVIEWS_ASKED_MAX.get();
+            let message = format!("{most} previews are being made already; ask again shortly");
+            let failure = Failure::new(Code::Overloaded, Phase::Accept, message);
+            Problem::failed(&failure.retry_after(OVERLOAD_RETRY.get()))
+        })
     }
 
     /// Whether another decision of this size may be taken on.

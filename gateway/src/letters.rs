@@ -78,6 +78,13 @@ impl From<&StoredLetter> for LetterView {
     }
 }
 
+impl LetterView {
+    /// Whether it holds what a safety check stopped: that has verbs of its own, and is no failure to be tried again.
+    pub fn is_quarantined(&self) -> bool {
+        self.code == Code::SafetyQuarantined.as_str()
+    }
+}
+
 /// Some of the dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LetterList {
@@ -112,6 +119,13 @@ pub struct CauseView {
     /// Why the newest failed, for people; nothing if that can no longer be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<String>,
+}
+
+impl CauseView {
+    /// Whether its letters hold what a safety check stopped.
+    pub fn is_quarantined(&self) -> bool {
+        self.code == Code::SafetyQuarantined.as_str()
+    }
 }
 
 /// What became of a dead letter.
@@ -202,7 +216,7 @@ pub fn review(store: &dyn Store, number: u64) -> Result<Option<ReviewView>, Stor
         return Ok(None);
     };
     let view = LetterView::from(&letter);
-    let decision = letters::decision(&letter).filter(|_| view.code == Code::SafetyQuarantined.as_str());
+    let decision = letters::decision(&letter).filter(|_| view.is_quarantined());
     Ok(decision.map(|decision| ReviewView {
         letter: view,
         tool_id: decision.request.tool_id.to_string(),

@@ -50,6 +50,9 @@ effectd_contracts::bounds! {
     /// Lists, explanations and changes of the policy worked on at one time, for all clients together: each takes a thread and
     /// some milliseconds of it.
     TURNS_MAX: usize = 8, "gateway.turns_max", 1 ..= 256;
+    /// Previews that are asked for at one time, by all clients together: fewer than are tried out at once, since who asks a person
+    /// needs some, too. More are told `overloaded`.
+    PREVIEWS_ASKED_MAX: usize = 2, "gateway.previews_asked_max", 1 ..= 64;
     /// How long such a question waits for its turn before it is told to come again.
     TURN_TIME_MAX: Duration = 2_000, "gateway.turn_time_ms_max", 1 ..= 60_000;
     /// Largest change of the policy, in bytes of JSON.

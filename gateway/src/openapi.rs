@@ -20,8 +20,8 @@ use crate::routes::{
 };
 use crate::upkeep::{EraseBody, ErasedView, EventList, RetainedView, StoreView};
 use crate::views::approvals::{
-    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantBody, GrantList, GrantView,
-    HowWord, PreviewView, PromptView, StandingView,
+    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, GrantBody, GrantList,
+    GrantView, HowWord, PreviewView, PromptView, StandingView,
 };
 use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
 use crate::views::notifications::{NotificationList, NotificationView};
@@ -76,6 +76,7 @@ const SCHEMAS: &str = "/components/schemas";
         approvals::list,
         approvals::show,
         approvals::approve,
+        approvals::preview_edited,
         approvals::deny,
         approvals::preview_always,
         grants::list,
@@ -117,6 +118,7 @@ const SCHEMAS: &str = "/components/schemas";
         ApproveBody,
         HowWord,
         DenyBody,
+        EditBody,
         StandingView,
         GrantView,
         GrantList,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use effectd_actors::held::decide::{Standing, approve, deny, standing_approval};
+use effectd_actors::held::edit::preview_edited;
 use effectd_actors::held::{DecideError, Decided, entries};
 use effectd_actors::{Decider, Parts};
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
@@ -15,8 +16,8 @@ use effectd_contracts::{ApprovalId, json as strict};
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::ActionView;
 use effectd_gateway::views::approvals::{
-    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantView, HowWord, StandingView,
-    undecided,
+    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, GrantView, HowWord,
+    PreviewView, StandingView, undecided,
 };
 use hyper::Method;
 use serde::Serialize;
@@ -120,10 +121,12 @@ struct Yes {
     /// What would change is shown first, with how many past questions it would have spared.
     #[arg(long)]
     always: bool,
-    /// Do not ask back before --always
-    #[arg(long, requires = "always")]
+    /// Do not ask back before --always and --edit
+    #[arg(long)]
     yes: bool,
     /// With the parameters in this file of JSON instead of the planner's; `-` reads standard input
+    ///
+    /// They are judged and tried out anew. What they would change is shown first, and the yes is to exactly that.
     #[arg(long, value_name = "FILE")]
     edit: Option<PathBuf>,
     /// Only if this is the digest of what is asked
@@ -258,12 +261,12 @@ async fn get<T: serde::de::DeserializeOwned>(
     answer.map_err(Trouble::Refused)
 }
 
-async fn post(
+async fn post<T: serde::de::DeserializeOwned>(
     client: &mut Client,
     id: &ApprovalId,
     what: &str,
     body: &impl Serialize,
-) -> Result<DecisionView, Trouble> {
+) -> Result<T, Trouble> {
     let path = format!("/v1/approvals/{}/{what}", percent_encoded(id.as_str()));
     // Plain data with text keys, for which serde_json has no failure.
     let body = serde_json::to_vec(body).unwrap_or_default();
@@ -274,7 +277,11 @@ async fn post(
 async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble> {
     let id = &yes.which.id;
     let params = yes.edit.as_deref().map(read_params).transpose()?;
-    if yes.always && !agreed(common, &yes).await? {
+    let (mut agreed, mut edited_digest) = (true, None);
+    if let Some(params) = &params {
+        (agreed, edited_digest) = edited(common, &yes, params).await?;
+    }
+    if !agreed || (yes.always && !standing_agreed(common, &yes).await?) {
         complain(&"nothing was decided");
         return Ok(Exit::Failed);
     }
@@ -287,6 +294,7 @@ async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble>
         how,
         digest: yes.digest.clone(),
         params,
+        edited_digest,
         reason: yes.reason.clone(),
         org: yes.org,
         calls_max: yes.calls,
@@ -340,7 +348,7 @@ fn standing(parts: &Parts, id: &ApprovalId) -> Result<Standing, DecideError> {
 }
 
 /// Shows what a standing approval would change, and asks whether that is meant.
-async fn agreed(common: &Common, yes: &Yes) -> Result<bool, Trouble> {
+async fn standing_agreed(common: &Common, yes: &Yes) -> Result<bool, Trouble> {
     let id = &yes.which.id;
     let change: StandingView = ask_or(
         common,
@@ -362,17 +370,51 @@ async fn agreed(common: &Common, yes: &Yes) -> Result<bool, Trouble> {
     complain(&format!(
         "the mode of {tool} in {org} becomes allow: nobody would have been asked {covered} of the last {asked} times"
     ));
+    Ok(is_meant(yes))
+}
+
+/// Shows what the changed parameters would do, and asks whether that is meant. The digest is that of what was shown.
+async fn edited(
+    common: &Common,
+    yes: &Yes,
+    params: &serde_json::Map<String, serde_json::Value>,
+) -> Result<(bool, Option<String>), Trouble> {
+    let id = &yes.which.id;
+    let body = EditBody {
+        params: params.clone(),
+    };
+    let view: PreviewView = ask_or(
+        common,
+        async |client| post(client, id, "preview", &body).await,
+        async |state| {
+            let by = local(common, state)?;
+            on_stored(common, state, async |parts: &std::sync::Arc<Parts>, _: &State| {
+                let edited = preview_edited(parts, id, &by, params.clone()).await?;
+                Ok(PreviewView::edited(edited))
+            })
+            .await
+        },
+    )
+    .await?;
+    for row in prompt::of_request(&view) {
+        complain(&row.text);
+    }
+    Ok((is_meant(yes), view.digest))
+}
+
+/// Asks whether what was shown is meant, unless that was said before.
+fn is_meant(yes: &Yes) -> bool {
     if yes.yes {
-        return Ok(true);
+        return true;
     }
     if !std::io::stdin().is_terminal() {
         complain(&"say --yes if that is meant");
-        return Ok(false);
+        return false;
     }
     complain(&"is that meant? [y/N]");
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
-    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 async fn say_no(

@@ -1,6 +1,6 @@
 //! `effectd artifacts`: what tools said at length, and what was kept as an artifact.
 
-mod quarantine;
+pub(super) mod quarantine;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -22,7 +22,7 @@ use crate::exit::Exit;
 /// Check one figure of the running daemon against two thresholds
 ///
 /// Exits with 0 if it is fine, 1 if it is beyond `--warn`, 2 if it is beyond `--critical`, 3 if it cannot be told, as Nagios and its kin
-/// expect. `dlq`: dead letters. `held`: questions that wait for a person. `lag`: events that the group furthest behind has
+/// expect. `dlq`: dead letters that are not quarantined. `held`: questions that wait for a person. `lag`: events that the group furthest behind has
 /// still to read, the pipeline among them. `breakers`: breakers that are open. `disk`: percent of the state's disk that are free, where less is worse.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -208,7 +208,9 @@ impl Check {
         match self.what {
             What::Dlq => {
                 let causes: Vec<CauseView> = get(&mut client, "/v1/dlq/causes").await?;
-                Ok(causes.iter().map(|cause| cause.count).sum())
+                // What is held for review is not a failure.
+                let failed = causes.iter().filter(|cause| !cause.is_quarantined());
+                Ok(failed.map(|cause| cause.count).sum())
             }
             What::Held => held(&mut client).await,
             What::Lag => lag(&mut client).await,

@@ -43,7 +43,8 @@ const CHUNK: usize = 500;
 /// Look after dead letters: actions that were given up
 ///
 /// Through the daemon if one runs, otherwise on the store itself. The files `bus/dlq/<topic>.jsonl` in the state directory
-/// list the same letters at any time. Whatever changes something says first what, asks (`--yes` answers), and leaves a receipt
+/// list the same letters at any time. What a safety check stopped is listed here, too, but only `effectd quarantine` and a letter's own
+/// number release or drop it. Whatever changes something says first what, asks (`--yes` answers), and leaves a receipt
 /// that names you.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -256,7 +257,9 @@ impl Chosen {
         let mut from = self.letters.is_empty().then_some(0);
         while let Some(at) = from.filter(|_| picks.len() < max) {
             let page = self.which.page(keeper, at).await?;
-            picks.extend(page.letters.iter().map(Pick::of));
+            // Nobody means what is held for review by a whole lot: each is looked at, with `effectd quarantine`.
+            let failed = page.letters.iter().filter(|letter| !letter.is_quarantined());
+            picks.extend(failed.map(Pick::of));
             from = page.next;
         }
         picks.truncate(max);
@@ -407,6 +410,13 @@ pub(super) fn is_unknown(trouble: &Trouble) -> bool {
 
 async fn all_causes(keeper: &mut Keeper) -> Result<Vec<CauseView>, Trouble> {
     keeper.ask(Method::GET, "/v1/dlq/causes", letters::causes).await
+}
+
+/// The same without what is held for review.
+async fn failed_causes(keeper: &mut Keeper) -> Result<Vec<CauseView>, Trouble> {
+    let mut causes = all_causes(keeper).await?;
+    causes.retain(|cause| !cause.is_quarantined());
+    Ok(causes)
 }
 
 async fn causes(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {

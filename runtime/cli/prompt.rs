@@ -194,9 +194,8 @@ fn of_change(rows: &mut Rows, change: &Change) {
     rows.named("before", &standing(&change.before));
     rows.named("after", &standing(&change.after));
     let Some(diff) = &change.diff else {
-        if changes_content(change) {
-            let why = "it is no text, too long to be compared, or not yours to read";
-            rows.warning("not shown", &format!("what is different in it: {why}"));
+        if let Some(why) = change.left_out {
+            rows.warning("not shown", &format!("what is different in it: {}", why.as_str()));
         }
         return;
     };
@@ -216,15 +215,6 @@ fn of_change(rows: &mut Rows, change: &Change) {
     if diff.redacted {
         rows.warning("hidden", "secrets and personal data are not shown");
     }
-}
-
-/// Whether a file would have another content, or come, or go for good.
-fn changes_content(change: &Change) -> bool {
-    let digest = |standing: &Standing| match standing {
-        Standing::File(state) => Some(state.digest.clone()),
-        Standing::Absent | Standing::Folder | Standing::Other => None,
-    };
-    digest(&change.before) != digest(&change.after)
 }
 
 fn standing(standing: &Standing) -> String {

@@ -1,24 +1,26 @@
 //! `effectd quarantine …`: content that a safety check found something in, held for review.
 //!
 //! A quarantined action is a dead letter: sealed, kept for as long as those, and forgotten with its subject. This is where
-//! people look at what it holds, send it through the gates again, or destroy it.
+//! people look at what it holds, send it through the gates again, or destroy it. Artifacts that an operator or an audit has taken
+//! aside are listed with them, and released by the same verb.
 
 use clap::Subcommand;
 use effectd_bus::StoreError;
-use effectd_contracts::{Code, Operation};
-use effectd_gateway::letters::{self, LetterList, LetterQuery, LetterView, ReviewView};
+use effectd_contracts::Operation;
+use effectd_gateway::letters::{self, LetterList, LetterQuery, ReviewView};
+use effectd_gateway::views::artifacts::QuarantineView;
 use hyper::Method;
 
 use super::backend::Trouble;
 use super::operate::{self, Confirm};
 use super::output::{Form, Printer, for_programs, line};
 use super::stored::Keeper;
-use super::{Common, complain};
+use super::{Common, artifacts, complain};
 use crate::exit::Exit;
 use crate::tui::shown;
 
 const COLUMNS: [(&str, usize); 5] = [
-    ("LETTER", 6),
+    ("WHICH", 6),
     ("TIME", 24),
     ("TOOL", 20),
     ("ACTION", 36),
@@ -31,7 +33,9 @@ const COLUMNS_MAX: usize = 512;
 ///
 /// What a safety check finds something in has no effect and is held here, sealed. Releasing sends it through every gate
 /// again, under the policy of then, and it ends in a receipt of its own; shredding destroys what it holds. Both ask first
-/// and leave a receipt that names you. Through the daemon if one runs, otherwise on the store itself. Artifacts are taken aside with `effectd artifacts quarantine`.
+/// and leave a receipt that names you. Of one subject only so much is held (`effectd limits`); of more there is the receipt alone.
+/// Artifacts that were taken aside, with `effectd artifacts quarantine` or by an audit, are listed, too; releasing one hands it out
+/// again. Through the daemon if one runs, otherwise on the store itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd quarantine list\n  effectd quarantine list -o json")]
 pub(super) struct QuarantineCommand {
@@ -55,7 +59,7 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Send one through the gates again
+    /// Send an action through the gates again, or hand out an artifact again
     ///
     /// Nothing is waved through: if the policy still finds something in it, it is quarantined again. Change the rule first.
     #[command(after_help = "Example:\n  effectd quarantine release 0 --yes")]
@@ -67,7 +71,9 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Destroy what one holds; its receipt stays
+    /// Destroy what an action holds; its receipt stays
+    ///
+    /// An artifact belongs to the receipts that name it, and goes with their subject (`effectd erase`) or with time.
     #[command(after_help = "Example:\n  effectd quarantine shred 0 --yes")]
     Shred {
         #[command(flatten)]
@@ -81,10 +87,31 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Which one, by its number in the list
-    #[arg(value_name = "LETTER")]
-    letter: u64,
+    /// Which one, by its number in the list, or the artifact's id
+    #[arg(value_name = "WHICH", value_parser = which)]
+    which: Held,
 }
+
+/// Something that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Held {
+    /// An action, as the dead letter of this number.
+    Letter(u64),
+    /// An artifact of this id.
+    Artifact(String),
+}
+
+fn which(word: &str) -> Result<Held, String> {
+    // Ids of artifacts are as long as digests: no letter has such a number.
+    if word.len() == ARTIFACT_CHARS && word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(Held::Artifact(word.to_owned()));
+    }
+    let number = word.parse().map(Held::Letter);
+    number.map_err(|_| "it is neither a number of the list nor an artifact's id".to_owned())
+}
+
+/// Length of an artifact's id.
+const ARTIFACT_CHARS: usize = 64;
 
 #[derive(Debug, clap::Args)]
 struct Output {
@@ -101,46 +128,60 @@ impl QuarantineCommand {
 
 impl Verb {
     async fn run(&self, common: &Common) -> Result<Exit, Trouble> {
-        let (which, operation, confirm, output) = match self {
-            Verb::List { output } => {
-                let mut keeper = Keeper::reach(common).await?;
-                let exit = list(&mut keeper, output.output).await?;
-                keeper.close()?;
-                return Ok(exit);
-            }
-            Verb::Show { which, output } => {
-                let mut keeper = Keeper::reach(common).await?;
-                let exit = show(&mut keeper, which.letter, output.output).await?;
-                keeper.close()?;
-                return Ok(exit);
-            }
+        match self {
+            Verb::List { output } => list(common, output.output).await,
+            Verb::Show { which, output } => match &which.which {
+                Held::Letter(number) => {
+                    let mut keeper = Keeper::reach(common).await?;
+                    let exit = show(&mut keeper, *number, output.output).await?;
+                    keeper.close()?;
+                    Ok(exit)
+                }
+                Held::Artifact(id) => show_artifact(common, id, output.output).await,
+            },
             Verb::Release {
                 which,
                 confirm,
                 output,
-            } => {
-                let letters = vec![which.letter];
-                (which, Operation::RequeueLetters { letters }, confirm, output)
-            }
+            } => match which.which.clone() {
+                Held::Letter(letter) => {
+                    let letters = vec![letter];
+                    let operation = Operation::RequeueLetters { letters };
+                    rid(common, letter, &operation, *confirm, output.output).await
+                }
+                Held::Artifact(artifact_id) => {
+                    if find_artifact(common, &artifact_id).await?.is_none() {
+                        return Ok(Exit::Failed);
+                    }
+                    let operation = Operation::ReleaseArtifact { artifact_id };
+                    operate::main(common, &operation, *confirm, output.output).await
+                }
+            },
             Verb::Shred {
                 which,
                 confirm,
                 output,
-            } => {
-                let letters = vec![which.letter];
-                (which, Operation::DropLetters { letters }, confirm, output)
-            }
-        };
-        rid(common, which.letter, &operation, *confirm, output.output).await
+            } => match which.which.clone() {
+                Held::Letter(letter) => {
+                    let letters = vec![letter];
+                    let operation = Operation::DropLetters { letters };
+                    rid(common, letter, &operation, *confirm, output.output).await
+                }
+                Held::Artifact(_) => {
+                    complain(
+                        &"an artifact belongs to the receipts that name it: it stays aside until it goes with their subject \
+                         (`effectd erase`) or with time",
+                    );
+                    Ok(Exit::Usage)
+                }
+            },
+        }
     }
 }
 
-fn is_quarantined(letter: &LetterView) -> bool {
-    letter.code == Code::SafetyQuarantined.as_str()
-}
-
-async fn list(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
+async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
     let mut printer = Printer::new(form, true, &COLUMNS);
+    let mut keeper = Keeper::reach(common).await?;
     let mut from = Some(0);
     while let Some(at) = from {
         let query = LetterQuery {
@@ -152,8 +193,8 @@ async fn list(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
                 letters::list(store, &query)
             })
             .await?;
-        for letter in page.letters.iter().filter(|letter| is_quarantined(letter)) {
-            let value = serde_json::to_value(letter).unwrap_or_default();
+        for letter in page.letters.iter().filter(|letter| letter.is_quarantined()) {
+            let value = with_kind("action", letter);
             let why = shown(letter.detail.as_deref().unwrap_or_default(), COLUMNS_MAX);
             let cells = [
                 &letter.letter.to_string(),
@@ -166,7 +207,49 @@ async fn list(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
         }
         from = page.next;
     }
+    keeper.close()?;
+    for artifact in artifacts::quarantine::all(common).await? {
+        let why = shown(artifact.reason.as_deref().unwrap_or_default(), COLUMNS_MAX);
+        let by = shown(&format!("aside, by {}", artifact.by), COLUMNS_MAX);
+        let cells = [&artifact.artifact_id, &artifact.since, "(artifact)", &by, &why];
+        printer.row(&with_kind("artifact", &artifact), &cells);
+    }
     printer.finish();
+    Ok(Exit::Done)
+}
+
+/// For programs, which of the two it is.
+fn with_kind(kind: &str, view: &impl serde::Serialize) -> serde_json::Value {
+    // Plain data with text keys, for which serde_json has no failure.
+    let mut value = serde_json::to_value(view).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("kind".to_owned(), kind.into());
+    }
+    value
+}
+
+/// An artifact that is aside, if it is.
+async fn find_artifact(common: &Common, id: &str) -> Result<Option<QuarantineView>, Trouble> {
+    let aside = artifacts::quarantine::all(common).await?;
+    let found = aside.into_iter().find(|artifact| artifact.artifact_id == id);
+    if found.is_none() {
+        complain(&"that artifact is not aside; `effectd quarantine list` tells which are");
+    }
+    Ok(found)
+}
+
+/// Who took it aside, when and why. What is in it is handed out to nobody.
+async fn show_artifact(common: &Common, id: &str, form: Form) -> Result<Exit, Trouble> {
+    let Some(artifact) = find_artifact(common, id).await? else {
+        return Ok(Exit::Failed);
+    };
+    if !for_programs(form, &with_kind("artifact", &artifact)) {
+        let say = |text: String| line(&shown(&text, COLUMNS_MAX));
+        say(format!("aside: artifact {}", artifact.artifact_id));
+        say(format!("  by        {}", artifact.by));
+        say(format!("  why       {}", artifact.reason.unwrap_or_default()));
+        say(format!("  since     {}", artifact.since));
+    }
     Ok(Exit::Done)
 }
 

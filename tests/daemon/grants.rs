@@ -262,12 +262,22 @@ fn a_person_may_change_the_parameters_and_the_receipt_has_both_digests() {
     .unwrap();
     let edited = place
         .effectd(
-            &["approvals", "approve", &id, "--edit", "edited.json", "-o", "json"],
+            &[
+                "approvals",
+                "approve",
+                &id,
+                "--edit",
+                "edited.json",
+                "--yes",
+                "-o",
+                "json",
+            ],
             None,
         )
         .json(0);
     let receipt = &edited["action"]["receipt"];
     assert_eq!(receipt["outcome"], "executed");
+    assert_eq!(receipt["preview"]["verdict"], "matched");
     let digest = &receipt["approval"]["edited_request_digest"];
     assert!(digest.as_str().unwrap().starts_with("hmac-sha256:") && *digest != receipt["request_digest"]);
     assert_eq!(

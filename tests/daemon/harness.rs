@@ -1,6 +1,7 @@
 //! A daemon in a place of its own, and what comes back from it.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -59,6 +60,8 @@ pub fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)
     let _ = std::fs::remove_file(&told);
     let manager = UnixDatagram::bind(&told).unwrap();
     manager.set_read_timeout(Some(LONG)).unwrap();
+    // Whoever the daemon runs as tells it.
+    std::fs::set_permissions(&told, std::fs::Permissions::from_mode(0o777)).unwrap();
     let log = place.path("log.jsonl");
     let log = std::fs::OpenOptions::new()
         .create(true)

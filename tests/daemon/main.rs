@@ -33,6 +33,7 @@ mod notifications;
 mod openapi;
 mod operator;
 mod policy;
+mod previews;
 mod receipts;
 mod restoring;
 mod runbook;

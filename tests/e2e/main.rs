@@ -18,6 +18,7 @@ mod embedder;
 mod first_use;
 mod held;
 mod in_the_sandbox;
+mod mutations;
 mod one_receipt;
 mod policy_commands;
 mod previews;

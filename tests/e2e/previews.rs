@@ -1,37 +1,41 @@
 //! What a person is shown before they decide is what happens, and what has changed since is asked about again.
 
-use effectd::contracts::{
-    ActionId, ActionRequest, Effects, Failure, Outcome, PreviewVerdict, Receipt, ToolCall, ToolOutput,
-    ToolSpec,
-};
+use effectd::adapters::Tool;
+use effectd::contracts::{ActionId, ActionRequest, Code, Outcome, PreviewVerdict, Receipt, SideEffect};
 use effectd::{Answer, Config, Runtime};
 use effectd_actors::Decider;
-use effectd_actors::held::decide::{approve, deny};
-use effectd_actors::held::{Approve, Held, Hold, entries};
+use effectd_actors::held::decide::approve;
+use effectd_actors::held::edit::preview_edited;
+use effectd_actors::held::{Approve, DecideError, Held, Hold, entries};
 use effectd_actors::preview::{Preview, Shown};
-use effectd_policy::Change;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::harness::{Place, Running, program};
+use crate::harness::{Place, Running};
 use crate::held::request;
 
-const TOOLS: [&str; 11] = [
-    "files.write_text",
-    "files.append_text",
-    "files.edit_text",
-    "files.apply_patch",
-    "files.make_dir",
-    "files.copy",
-    "files.move",
-    "files.delete",
-    "files.undo",
-    "artifact.get",
-    "own.note",
-];
+/// Every tool of the registry that says which files it changes: those are the ones that can be shown.
+pub(crate) fn writing() -> Vec<&'static dyn Tool> {
+    let writes = |tool: &&&'static dyn Tool| {
+        let effects = tool.spec().side_effects;
+        let changes = [SideEffect::FilesystemWrite, SideEffect::FilesystemDelete];
+        let example = tool.example().as_object().cloned().unwrap_or_default();
+        changes.iter().any(|effect| effects.contains(effect)) && tool.touches(&example).is_some()
+    };
+    effectd::adapters::all().iter().filter(writes).copied().collect()
+}
+
+/// The name under which a program of one's own has such a tool, too.
+pub(crate) fn own_name(tool: &dyn Tool) -> String {
+    format!("own.{}", tool.id().replace('.', "_"))
+}
 
 /// A place whose policy asks a person about every tool that changes files.
-fn asking(rules: &str) -> Place {
-    let modes = TOOLS.map(|tool| format!("{tool:?} = \"require_approval\""));
+pub(crate) fn asking(rules: &str) -> Place {
+    let tools = writing().into_iter();
+    let names = tools.flat_map(|tool| [tool.id().to_owned(), own_name(tool)]);
+    let modes: Vec<_> = names
+        .map(|tool| format!("{tool:?} = \"require_approval\""))
+        .collect();
     with_modes(&modes.join(", "), rules)
 }
 
@@ -43,7 +47,8 @@ fn with_modes(modes: &str, rules: &str) -> Place {
     text = text.split("[example_tools").next().unwrap().to_owned();
     text = text.replace("\"diagnose\"]", "\"diagnose\", \"files.delete\"]");
     text = text.replace("\"files.write_text\" = \"allow\"", modes);
-    for tool in ["files.delete", "own.note"] {
+    let own = writing().into_iter().map(own_name);
+    for tool in own.chain(["files.delete".to_owned()]) {
         text += &format!(
             "\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:household\"\npurpose = \"tool:{tool}\"\n"
         );
@@ -56,21 +61,21 @@ fn with_modes(modes: &str, rules: &str) -> Place {
     place
 }
 
-fn operator() -> Decider {
+pub(crate) fn operator() -> Decider {
     Decider {
         principal: Config::embedded(".").unwrap().principal,
         operator: true,
     }
 }
 
-async fn held(runtime: &Runtime, request: ActionRequest) -> Held {
+pub(crate) async fn held(runtime: &Runtime, request: ActionRequest) -> Held {
     match runtime.exec(request).await {
         Answer::Held(held) => held,
         other @ (Answer::Done(_) | Answer::Refused(_)) => panic!("{other:?}"),
     }
 }
 
-fn question(runtime: &Runtime, held: &Held) -> Hold {
+pub(crate) fn question(runtime: &Runtime, held: &Held) -> Hold {
     let parts = runtime.pipeline().parts();
     entries::hold(&*parts.store, &held.approval_id)
         .unwrap()
@@ -78,7 +83,7 @@ fn question(runtime: &Runtime, held: &Held) -> Hold {
         .value
 }
 
-fn shown(hold: &Hold) -> Shown {
+pub(crate) fn shown(hold: &Hold) -> Shown {
     match hold.prompt.preview.as_deref().unwrap() {
         Preview::Shown(shown) => shown.clone(),
         other @ (Preview::WouldFail(_) | Preview::Unavailable(_)) => panic!("{other:?}"),
@@ -86,7 +91,7 @@ fn shown(hold: &Hold) -> Shown {
 }
 
 /// Says yes, and what comes of it: a receipt, or another question.
-async fn say_yes(runtime: &Runtime, held: &Held, wish: Approve, action: &ActionId) -> Answer {
+pub(crate) async fn say_yes(runtime: &Runtime, held: &Held, wish: Approve, action: &ActionId) -> Answer {
     let parts = runtime.pipeline().parts();
     approve(parts, &held.approval_id, &operator(), wish)
         .await
@@ -99,303 +104,11 @@ async fn say_yes(runtime: &Runtime, held: &Held, wish: Approve, action: &ActionI
 }
 
 #[track_caller]
-fn receipt(answer: &Answer) -> &Receipt {
+pub(crate) fn receipt(answer: &Answer) -> &Receipt {
     match answer {
         Answer::Done(done) => &done.receipt,
         other @ (Answer::Held(_) | Answer::Refused(_)) => panic!("{other:?}"),
     }
-}
-
-/// A tool, its parameters, and what somebody else does to its ground.
-struct Case {
-    tool: &'static str,
-    params: Value,
-    meddle: (&'static str, &'static str),
-}
-
-/// Each works in a folder of its own, `{at}`, in which there are `a`, `b` and `dir/deep/x`.
-fn cases(at: &str, artifact: &str, undone: &str) -> Vec<Case> {
-    let path = |name: &str| format!("workspace/{at}/{name}");
-    let case = |tool, params, meddle| Case { tool, params, meddle };
-    let patch = format!(
-        "--- a/{at}/a\n+++ b/{at}/a\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n--- /dev/null\n+++ b/{at}/n/new\n@@ -0,0 +1 @@\n+new\n"
-    );
-    vec![
-        case(
-            "files.write_text",
-            json!({ "path": path("n/new"), "text": "new\n" }),
-            ("n/new", "x"),
-        ),
-        case(
-            "files.write_text",
-            json!({ "path": path("a"), "text": "other\n" }),
-            ("a", "x"),
-        ),
-        case(
-            "files.append_text",
-            json!({ "path": path("a"), "text": "four\n" }),
-            ("a", "one\n"),
-        ),
-        case(
-            "files.edit_text",
-            json!({ "path": path("a"), "find": "two", "replace": "2" }),
-            ("a", "two"),
-        ),
-        case(
-            "files.apply_patch",
-            json!({ "patch": patch }),
-            ("a", "one\ntwo\nthree\nfour\n"),
-        ),
-        case("files.make_dir", json!({ "path": path("x/y") }), ("x", "a file")),
-        case(
-            "files.copy",
-            json!({ "from_path": path("a"), "to_path": path("new") }),
-            ("a", "x"),
-        ),
-        case(
-            "files.move",
-            json!({ "from_path": path("a"), "to_path": path("new") }),
-            ("a", "x"),
-        ),
-        case(
-            "files.move",
-            json!({ "from_path": path("a"), "to_path": path("b"), "overwrite": true }),
-            ("b", "x"),
-        ),
-        case(
-            "files.move",
-            json!({ "from_path": path("dir"), "to_path": path("new") }),
-            ("new", "x"),
-        ),
-        case("files.delete", json!({ "path": path("a") }), ("a", "x")),
-        case(
-            "artifact.get",
-            json!({ "artifact_id": artifact, "to_path": path("new") }),
-            ("new", "x"),
-        ),
-        case("files.undo", json!({ "receipt_id": undone }), ("undone", "x")),
-    ]
-}
-
-fn fill(place: &Place, at: &str) {
-    std::fs::create_dir_all(place.note(at).join("dir/deep")).unwrap();
-    for (name, text) in [
-        ("a", "one\ntwo\nthree\n"),
-        ("b", "the other"),
-        ("dir/deep/x", "x"),
-    ] {
-        std::fs::write(place.note(at).join(name), text).unwrap();
-    }
-}
-
-fn tree(place: &Place) -> Vec<(String, Vec<u8>)> {
-    fn below(folder: &std::path::Path, all: &mut Vec<(String, Vec<u8>)>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                all.push((path.display().to_string(), Vec::new()));
-                below(&path, all);
-            } else {
-                all.push((path.display().to_string(), std::fs::read(&path).unwrap()));
-            }
-        }
-    }
-    let mut all = Vec::new();
-    below(&place.path("workspace"), &mut all);
-    all.sort();
-    all
-}
-
-/// The ground of one case, with something to undo and an artifact to get.
-async fn ground(place: &Place, runtime: &Runtime, at: &str) -> Vec<Case> {
-    fill(place, at);
-    let put = json!({ "text": format!("kept for {at}\n") });
-    let done = runtime
-        .exec(request(&format!("put-{at}"), "artifact.put", put))
-        .await;
-    let artifact = receipt(&done).outputs["artifact_id"].as_str().unwrap().to_owned();
-    let write = json!({ "path": format!("workspace/{at}/undone"), "text": "to be undone\n" });
-    let write = request(&format!("write-{at}"), "files.write_text", write);
-    let action = write.action_id.clone();
-    let asked = held(runtime, write).await;
-    let done = say_yes(runtime, &asked, Approve::default(), &action).await;
-    cases(at, &artifact, receipt(&done).receipt_id.as_str())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_shown_is_committed_byte_for_byte_by_every_file_tool() {
-    let place = asking("");
-    let runtime = place.runtime().await;
-    let count = ground(&place, &runtime, "first").await.len();
-    for nth in 0..count {
-        let at = format!("c{nth}");
-        let case = ground(&place, &runtime, &at).await.swap_remove(nth);
-        let before = tree(&place);
-        let action = request(&format!("act-{nth}"), case.tool, case.params.clone());
-        let id = action.action_id.clone();
-        let asked = held(&runtime, action).await;
-        let shown = shown(&question(&runtime, &asked));
-        assert_eq!(tree(&place), before, "{}: a preview changed something", case.tool);
-        let done = say_yes(&runtime, &asked, Approve::default(), &id).await;
-        let receipt = receipt(&done);
-        assert_eq!(
-            receipt.outcome,
-            Outcome::Executed,
-            "{}: {:?}",
-            case.tool,
-            receipt.error
-        );
-        let record = receipt.preview.as_ref().unwrap();
-        assert_eq!(
-            record.verdict,
-            PreviewVerdict::Matched,
-            "{}: {record:?}",
-            case.tool
-        );
-        assert_eq!(record.predicted, Some(shown.predicted), "{}", case.tool);
-        let Effects::Observed(observed) = &receipt.effects else {
-            panic!("{}: {:?}", case.tool, receipt.effects);
-        };
-        let told: Vec<_> = shown
-            .changes
-            .iter()
-            .map(|c| (&c.path, &c.before, &c.after, &c.moved_to))
-            .collect();
-        let happened: Vec<_> = observed
-            .changes
-            .iter()
-            .map(|c| (&c.path, &c.before, &c.after, &c.moved_to))
-            .collect();
-        assert!(!told.is_empty(), "{}", case.tool);
-        assert_eq!(told, happened, "{}", case.tool);
-        let deletes = u64::from(matches!(case.tool, "files.delete" | "files.undo"));
-        assert_eq!(shown.predicted.deletes, deletes, "{}: {shown:?}", case.tool);
-    }
-    assert!(runtime.stop().await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn whatever_has_changed_since_a_preview_is_asked_about_again() {
-    let place = asking("");
-    let runtime = place.runtime().await;
-    let count = ground(&place, &runtime, "first").await.len();
-    for nth in 0..count {
-        let at = format!("m{nth}");
-        let case = ground(&place, &runtime, &at).await.swap_remove(nth);
-        let action = request(&format!("act-{nth}"), case.tool, case.params.clone());
-        let id = action.action_id.clone();
-        let asked = held(&runtime, action).await;
-        let (file, text) = case.meddle;
-        let file = place.note(&at).join(file);
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(file, text).unwrap();
-        let before = tree(&place);
-        let Answer::Held(again) = say_yes(&runtime, &asked, Approve::default(), &id).await else {
-            panic!("{} with {:?} was not asked about again", case.tool, case.meddle);
-        };
-        assert_ne!(again.approval_id, asked.approval_id, "{}", case.tool);
-        assert_eq!(tree(&place), before, "{}", case.tool);
-        let hold = question(&runtime, &again);
-        assert!(hold.because.unwrap().contains("has changed"), "{}", case.tool);
-        assert!(hold.prompt.preview.is_some(), "{}", case.tool);
-        // Only so many of one session may wait.
-        let parts = runtime.pipeline().parts();
-        deny(parts, &again.approval_id, &operator(), None).await.unwrap();
-    }
-    // Other parameters are another question.
-    let note = |action: &str, text: &str| {
-        let params = json!({ "path": "workspace/p.txt", "text": text });
-        request(action, "files.write_text", params)
-    };
-    let (one, other) = (
-        held(&runtime, note("p-1", "one")).await,
-        held(&runtime, note("p-2", "two")).await,
-    );
-    assert_ne!(one.approval_id, other.approval_id);
-    // Another rule asks.
-    let mode = Change::SetOrgMode {
-        org: "home".to_owned(),
-        tool: "files.write_text".to_owned(),
-        mode: Some(effectd::contracts::Mode::RequireApproval),
-    };
-    runtime.change_policy(mode).unwrap();
-    let answer = say_yes(&runtime, &one, Approve::default(), &"p-1".parse().unwrap()).await;
-    assert!(matches!(answer, Answer::Held(_)), "{answer:?}");
-    // Whoever changes the parameters has not seen what they do.
-    let params = note("p-2", "edited").params;
-    let wish = Approve {
-        params: Some(params),
-        ..Approve::default()
-    };
-    let again = held(&runtime, note("p-3", "three")).await;
-    let answer = say_yes(&runtime, &again, wish, &"p-3".parse().unwrap()).await;
-    let record = receipt(&answer).preview.clone().unwrap();
-    assert_eq!(record.verdict, PreviewVerdict::NotPreviewed);
-    assert_eq!(std::fs::read_to_string(place.note("p.txt")).unwrap(), "edited");
-    assert!(runtime.stop().await);
-}
-
-/// A tool of the embedding program, in two versions.
-struct Note(&'static str);
-
-impl effectd::adapters::Tool for Note {
-    fn id(&self) -> &'static str {
-        "own.note"
-    }
-
-    fn spec(&self) -> ToolSpec {
-        let mut spec = effectd::adapters::files::WriteText.spec();
-        spec.tool_id = self.id().parse().unwrap();
-        spec.version = self.0.to_owned();
-        spec.idempotency_key_fields = None;
-        spec
-    }
-
-    fn example(&self) -> Value {
-        effectd::adapters::files::WriteText.example()
-    }
-
-    fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<effectd::contracts::Touch>> {
-        effectd::adapters::files::WriteText.touches(params)
-    }
-
-    fn run(&self, _: &effectd::adapters::Workspace<'_>, _: &ToolCall) -> Result<ToolOutput, Failure> {
-        unreachable!("it is only ever asked about")
-    }
-
-    fn dry_run(&self, _: &effectd::adapters::Workspace<'_>, _: &ToolCall) -> Result<ToolOutput, Failure> {
-        unreachable!("it is only ever asked about")
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn another_version_of_the_tool_is_asked_about_again() {
-    let place = asking("");
-    let start = async |tools| {
-        let mut config = Config::embedded(place.state()).unwrap();
-        config.zygote_exe = program().into();
-        config.tools = tools;
-        Runtime::start(config).await.unwrap()
-    };
-    let runtime = start(&[&Note("1.0.0")]).await;
-    let params = json!({ "path": "workspace/v.txt", "text": "v" });
-    let asked = held(&runtime, request("v-1", "own.note", params)).await;
-    // The program in the sandbox does not have this tool, and the question says that it cannot be shown.
-    let hold = question(&runtime, &asked);
-    assert!(matches!(
-        hold.prompt.preview.as_deref(),
-        Some(Preview::Unavailable(_))
-    ));
-    assert!(runtime.stop().await);
-    let runtime = start(&[&Note("1.0.1")]).await;
-    let answer = say_yes(&runtime, &asked, Approve::default(), &"v-1".parse().unwrap()).await;
-    assert!(matches!(answer, Answer::Held(_)), "{answer:?}");
-    assert!(!place.note("v.txt").exists());
-    assert!(runtime.stop().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -582,4 +295,90 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
         std::fs::read_to_string(place.note("p.txt")).unwrap(),
         "old\nsame\n"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_parameters_are_shown_anew_and_the_yes_is_to_what_was_shown() {
+    let place = asking("");
+    let runtime = place.runtime().await;
+    let parts = runtime.pipeline().parts();
+    let note = |text: &str| json!({ "path": "workspace/e.txt", "text": text });
+    std::fs::write(place.note("e.txt"), "old\n").unwrap();
+    let other = request("e-0", "files.write_text", note("edited\n")).params;
+    let look = async |held: &Held| {
+        let by = operator();
+        let edited = preview_edited(parts, &held.approval_id, &by, other.clone());
+        let edited = edited.await.unwrap();
+        let Preview::Shown(shown) = edited.foresight.preview else {
+            panic!("{:?}", edited.foresight.preview);
+        };
+        let text = &shown.changes[0].diff.as_ref().unwrap().text;
+        assert!(text.contains("+edited"), "{text}");
+        edited.digest
+    };
+    let wish = |digest: String| Approve {
+        params: Some(other.clone()),
+        edited_digest: Some(digest),
+        ..Approve::default()
+    };
+    let asked = held(&runtime, request("e-1", "files.write_text", note("one\n"))).await;
+    let seen = look(&asked).await;
+    // Somebody else writes after the look: what was seen is not what would be replaced.
+    std::fs::write(place.note("e.txt"), "theirs\n").unwrap();
+    let stale = approve(parts, &asked.approval_id, &operator(), wish(seen)).await;
+    assert!(matches!(stale, Err(DecideError::Changed)), "{stale:?}");
+    let seen = look(&asked).await;
+    let done = say_yes(&runtime, &asked, wish(seen), &"e-1".parse().unwrap()).await;
+    let record = receipt(&done).preview.clone().unwrap();
+    assert_eq!(record.verdict, PreviewVerdict::Matched);
+    assert_eq!(std::fs::read_to_string(place.note("e.txt")).unwrap(), "edited\n");
+    assert!(runtime.stop().await);
+}
+
+/// Tools stop for good in the copy, and those who need no preview do not notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_needs_no_preview_does_not_wait_for_those_that_do() {
+    let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.files > 100 };\n";
+    let place = with_modes("\"files.write_text\" = \"allow\"", rules);
+    let runtime = std::sync::Arc::new(place.runtime().await);
+    std::fs::write(place.note("r.txt"), "to be read").unwrap();
+    std::fs::write(place.note("control-stop-at"), "before_rename").unwrap();
+    let mut stuck = tokio::task::JoinSet::new();
+    for nth in 0..12 {
+        let runtime = runtime.clone();
+        let params = json!({ "path": format!("workspace/s{nth}.txt"), "text": "x" });
+        let action = request(&format!("stuck-{nth}"), "files.write_text", params);
+        stuck.spawn(async move { runtime.exec(action).await });
+    }
+    // All of them are on their way before the first of those who read comes.
+    let on_their_way = || {
+        let families = runtime.metrics().gather();
+        let family = families
+            .iter()
+            .find(|family| family.name() == effectd_actors::metrics::IN_FLIGHT);
+        let metric = family.and_then(|family| family.get_metric().first());
+        metric.is_some_and(|metric| metric.get_gauge().get_value() >= 12.0)
+    };
+    crate::harness::until("all are on their way", on_their_way);
+    for nth in 0..8 {
+        let params = json!({ "path": "workspace/r.txt" });
+        let answer = runtime
+            .exec(request(&format!("read-{nth}"), "files.read_text", params))
+            .await;
+        assert_eq!(receipt(&answer).outcome, Outcome::Executed);
+        assert!(stuck.try_join_next().is_none(), "one has ended before reading");
+    }
+    // They end, too: without a preview nobody knows what would change, or there was no turn for too long.
+    while let Some(ended) = stuck.join_next().await {
+        match ended.unwrap() {
+            Answer::Done(done) => assert_eq!(done.receipt.outcome, Outcome::DeniedPolicy),
+            Answer::Refused(failure) => {
+                assert_eq!(failure.code, Code::Overloaded);
+                assert!(failure.retry_after_ms.is_some(), "{failure:?}");
+            }
+            Answer::Held(held) => panic!("{held:?}"),
+        }
+    }
+    let runtime = std::sync::Arc::into_inner(runtime).unwrap();
+    assert!(runtime.stop().await);
 }

@@ -61,6 +61,87 @@ fn what_is_quarantined_is_held_sealed_and_shown_without_its_secret() {
 }
 
 #[test]
+fn of_one_subject_only_so_much_is_held_and_verbs_for_many_letters_leave_it_alone() {
+    let place = Place::seeded();
+    let settings = "[control]\nquarantined_subject_max = 2\n";
+    std::fs::write(place.state().join("config.toml"), settings).unwrap();
+    for nth in 0..3 {
+        quarantined(&place, &format!("k-{nth}"));
+    }
+    let kept: Vec<_> = listed(&place)
+        .iter()
+        .map(|one| one["action_id"].clone())
+        .collect();
+    assert_eq!(kept, ["k-0", "k-1"]);
+    // The third has its receipt, and nothing else.
+    let receipt = place
+        .effectd(&["receipts", "show", "k-2", "-o", "json"], None)
+        .json(0);
+    let why = receipt["error"]["message"].as_str().unwrap();
+    assert!(why.contains("not kept for review"), "{receipt}");
+    for (path, bytes) in place.state_bytes() {
+        let found = bytes
+            .windows(SECRET.len())
+            .any(|window| window == SECRET.as_bytes());
+        assert!(!found, "{} holds it in clear", path.display());
+    }
+    // Nobody means what is held for review by a whole lot.
+    for words in [
+        ["dlq", "requeue", "--all", "--yes"].as_slice(),
+        &["dlq", "drop", "--all", "--yes"],
+        &["dlq", "drop", "--tool", "files.write_text", "--yes"],
+        &["dlq", "drain", "--yes"],
+    ] {
+        let ran = place.effectd(words, None);
+        assert_eq!(ran.code(), 0, "{words:?}: {}", ran.stderr());
+        assert_eq!(listed(&place).len(), 2, "{words:?}");
+    }
+    // By its own number it goes; then there is room for another.
+    let first = number(&listed(&place)[0]);
+    let words = ["quarantine", "shred", &first, "--yes"];
+    assert_eq!(place.effectd(&words, None).code(), 0);
+    quarantined(&place, "k-3");
+    let kept: Vec<_> = listed(&place)
+        .iter()
+        .map(|one| one["action_id"].clone())
+        .collect();
+    assert_eq!(kept, ["k-1", "k-3"]);
+}
+
+#[test]
+fn artifacts_that_are_aside_are_in_the_same_list_and_released_by_the_same_verb() {
+    let place = Place::seeded();
+    quarantined(&place, "k-1");
+    let mut put = write_note("a-1", "workspace/none", "kept");
+    put["tool_id"] = "artifact.put".into();
+    put["params"] = serde_json::json!({ "text": "kept", "space_id": "shared:household" });
+    let receipt = place.run(&put).json(0);
+    let artifact = receipt["outputs"]["artifact_id"].as_str().unwrap();
+    let aside = ["artifacts", "quarantine", artifact, "--reason", "odd", "--yes"];
+    assert_eq!(place.effectd(&aside, None).code(), 0);
+    let all = listed(&place);
+    let kinds: Vec<_> = all.iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["action", "artifact"]);
+    assert_eq!(all[1]["artifact_id"], artifact);
+    let table = place.effectd(&["quarantine", "list"], None).stdout();
+    assert!(table.contains(artifact) && table.contains("odd"), "{table}");
+    let shown = place.effectd(&["quarantine", "show", artifact], None).stdout();
+    assert!(shown.contains("why       odd"), "{shown}");
+    let shred = place.effectd(&["quarantine", "shred", artifact, "--yes"], None);
+    assert_eq!(shred.code(), 2);
+    assert!(shred.stderr().contains("effectd erase"), "{}", shred.stderr());
+    let release = place.effectd(&["quarantine", "release", artifact, "--yes"], None);
+    assert_eq!(release.code(), 0, "{}", release.stderr());
+    assert_eq!(listed(&place).len(), 1);
+    assert_eq!(
+        place
+            .effectd(&["quarantine", "release", artifact, "--yes"], None)
+            .code(),
+        1
+    );
+}
+
+#[test]
 fn released_it_passes_every_gate_again_and_shredded_it_is_gone() {
     let place = Place::seeded();
     quarantined(&place, "k-1");

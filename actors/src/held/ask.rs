@@ -1,11 +1,11 @@
 //! What exactly a person is asked, as one digest: whoever says yes says yes to this and to nothing else.
 //!
-//! It covers the request, the tool's whole description with its version, the rules that ask, and what stands where the tool
-//! will work. If any of it is different when the action comes in again, that is another question.
+//! It covers the request, the tool's whole description with its version, the rules that ask, all rules in Cedar, and what stands
+//! where the tool will work. If any of it is different when the action comes in again, that is another question.
 
 use std::sync::Arc;
 
-use effectd_contracts::{ActionRequest, Digest, Principal, Seen, SpaceId, Touch, canonical};
+use effectd_contracts::{ActionRequest, Digest, Principal, Seen, SpaceId, Standing, Touch, canonical};
 use effectd_policy::Decision;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ use crate::preimage;
 use crate::registry::Entry;
 
 /// The version of what is digested.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A question, before anybody is asked.
 #[derive(Debug, Clone)]
@@ -40,8 +40,20 @@ impl Ask {
         let mut touched = preimage::touched_with(parts, &request.space_id, entry, params);
         // What it reads decides what it writes.
         touched.extend(entry.reads(params).into_iter().map(Touch::replaced));
-        let (stands, unseen) = look(parts, &request.space_id, &touched).await;
-        let digest = digest(request, principal, entry, decision, &stands);
+        let (mut stands, unseen) = look(parts, &request.space_id, &touched).await;
+        // What goes elsewhere as a whole, or is read as one, is what is in it, too.
+        let reads = entry.reads(params);
+        let is_whole = |seen: &Seen| {
+            let moved = |touch: &Touch| touch.path == seen.path && touch.goes_to.is_some();
+            touched.iter().any(moved) || reads.contains(&seen.path)
+        };
+        for seen in &mut stands {
+            if seen.standing == Standing::Folder && is_whole(seen) {
+                seen.inside = Some(preimage::inside(parts, &request.space_id, &seen.path).await);
+            }
+        }
+        let rules = parts.policy().rules_digest();
+        let digest = digest(request, principal, entry, (decision, rules), &stands);
         Self {
             digest: parts.identity.keyed(&digest),
             stands,
@@ -81,7 +93,7 @@ fn digest(
     request: &ActionRequest,
     principal: &Principal,
     entry: &Entry,
-    decision: &Decision,
+    (decision, rules): (&Decision, Digest),
     stands: &[Seen],
 ) -> Digest {
     // Equal requests are one question, whatever they are called.
@@ -108,6 +120,8 @@ fn digest(
             "clamped_by": decision.clamped_by,
             "tier": decision.tier,
             "safety_class": decision.safety_class,
+            // All of them: which of them would have another word if something else had changed is not for guessing.
+            "cedar": rules,
         },
         // The paths that it will change, each with what stands there: with the parameters, all that its effect depends on.
         "stands": stands,

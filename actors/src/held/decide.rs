@@ -7,24 +7,22 @@ use std::time::Duration;
 use effectd_bus::{Expect, Store, StoreError, Swap};
 use effectd_contracts::{
     ActionRequest, Approval, ApprovalId, ApprovalNews, ApprovalVerdict, Approved, Authority, Code,
-    DecisionData, Event, Failure, GrantId, Phase, Topic, TraceId,
+    DecisionData, Event, Failure, GrantId, Phase, Topic,
 };
 use effectd_policy::{Decider, Grant, GrantState, Reason, Verdict};
 use serde_json::{Map, Value};
 
 use super::acts;
-use super::ask::Ask;
+use super::edit::edited;
 use super::entries::{self, At, Step};
 use super::grants;
 use super::hold::{Hold, HoldState, written};
 use super::tidy::{announce, end, expire};
 use crate::decisions::approvals;
 use crate::failpoint::hit;
-use crate::gate::{Assessed, Question, foreseeing};
 use crate::idempotency::sealed;
 use crate::limits::{APPROVALS_MAX, REASON_BYTES_MAX};
 use crate::parts::Parts;
-use crate::preview::Preview;
 
 /// How somebody says yes.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -35,6 +33,8 @@ pub struct Approve {
     pub digest: Option<String>,
     /// Other parameters than the planner's.
     pub params: Option<Map<String, Value>>,
+    /// The digest of the question with those, as [`super::edit::preview_edited`] told it; if it is given, it must still be that.
+    pub edited_digest: Option<String>,
     /// Why.
     pub reason: Option<String>,
     /// What is changed in the same step, or not at all.
@@ -117,12 +117,16 @@ pub async fn approve(
             params,
             ..hold.decision.request.clone()
         };
-        digest = edited(parts, &hold, &request).await?;
-        hold.decision.request = request;
+        let edited = edited(parts, &hold, request).await?;
+        if approve.edited_digest.is_some_and(|seen| seen != edited.digest) {
+            return Err(DecideError::Changed);
+        }
+        digest = edited.ask.digest;
+        hold.decision.request = edited.request;
         hold.edited = true;
-        // What was shown was the effect of other parameters.
-        let why = "the parameters were changed by whoever approved it".to_owned();
-        hold.prompt.preview = Some(Box::new(Preview::Unavailable(why)));
+        // What was shown before was the effect of other parameters.
+        hold.prompt.preview = Some(Box::new(edited.foresight.preview));
+        hold.prompt.stands = edited.ask.stands;
     }
     let grant = grant_of(parts, &hold, by, &approve.how)?;
     let verdict = match approve.how {
@@ -177,7 +181,7 @@ pub async fn deny(
 }
 
 /// The question, if this one may decide about it and can still do so.
-async fn open(
+pub(super) async fn open(
     parts: &Arc<Parts>,
     id: &ApprovalId,
     by: &Decider,
@@ -232,41 +236,6 @@ fn may(parts: &Parts, hold: &Hold, by: &Decider) -> Result<Authority, DecideErro
         return Err(DecideError::Forbidden(reason));
     }
     Ok(authority)
-}
-
-/// The digest of the changed question. It must make sense, and the policy must not refuse it.
-async fn edited(
-    parts: &Parts,
-    hold: &Hold,
-    request: &ActionRequest,
-) -> Result<effectd_contracts::Digest, DecideError> {
-    let entry = parts.registry.find(&request.tool_id).map_err(|error| {
-        let failure = Failure::new(Code::UnknownTool, Phase::Validate, error.to_string());
-        DecideError::Invalid(failure)
-    })?;
-    request.check().map_err(DecideError::Invalid)?;
-    entry
-        .check_params(&request.params)
-        .map_err(DecideError::Invalid)?;
-    let accepted = hold.lead().map_or(hold.asked_at, |lead| lead.accepted_at);
-    let principal = &hold.decision.principal;
-    let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
-    let question = Question {
-        request,
-        entry,
-        principal,
-        accepted_at: accepted,
-        trace_id: &trace_id,
-    };
-    let Assessed {
-        ruling, inspection, ..
-    } = foreseeing(parts, &question).await;
-    if let Some(failure) = ruling.decision.failure() {
-        return Err(DecideError::Invalid(failure));
-    }
-    let params = &inspection.params;
-    let ask = Ask::of(parts, request, principal, entry, params, &ruling.decision).await;
-    Ok(ask.digest)
 }
 
 fn grant_of(parts: &Parts, hold: &Hold, by: &Decider, how: &How) -> Result<Option<Grant>, DecideError> {

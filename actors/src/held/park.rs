@@ -69,6 +69,20 @@ pub(crate) fn question(
     }
 }
 
+/// Whether another question of this session would be one too many, as far as can be told before it is asked: nothing is tried out
+/// for who is sent away then.
+pub(crate) fn is_full(
+    parts: &Parts,
+    ticket: &Ticket,
+    request: &effectd_contracts::ActionRequest,
+    ask: &Ask,
+) -> Result<bool, StoreError> {
+    let (store, session) = (&*parts.store, session_of(&ticket.decision(request)));
+    let full = entries::open_of(store, &session)? >= parts.settings.held_per_session_max;
+    // It may join one that waits already.
+    Ok(full && entries::asked(store, &ask.digest)?.is_none())
+}
+
 /// Puts the action of a new question away, and ends its delivery in the same step.
 pub(crate) async fn park(
     parts: &Arc<Parts>,

@@ -13,10 +13,11 @@ use super::ask::Ask;
 use super::entries;
 use super::grants;
 use super::hold::{Hold, HoldState, written};
-use super::park::{Parked, park, question, reopen};
+use super::park::{Parked, is_full, park, question, reopen};
 use super::tidy;
 use crate::action::{Action, Asked};
 use crate::failpoint::hit;
+use crate::gate::later;
 use crate::idempotency::ID_TAKEN;
 use crate::key;
 use crate::limits::HELD_ROUNDS_MAX;
@@ -54,6 +55,8 @@ enum Then {
     Conflict,
     /// Too many of its session wait.
     Full,
+    /// It cannot be tried out now, for this reason.
+    Later(Failure),
 }
 
 /// How long a decision from the bus is put off whose session has too many open questions.
@@ -139,7 +142,13 @@ impl Holder {
     async fn park(&self, action: &Action<Asked>, ask: &Ask) -> Result<Then, StoreError> {
         let (id, asked) = (&action.ticket.action_id, &action.state);
         let version = &asked.entry().spec().version;
-        let preview = self.preview(action, ask).await;
+        if is_full(&self.parts, &action.ticket, &action.request, ask)? {
+            return Ok(Then::Full);
+        }
+        let preview = match self.preview(action, ask).await {
+            Ok(preview) => preview,
+            Err(failure) => return Ok(Then::Later(failure)),
+        };
         let new = question(
             &self.parts,
             &action.ticket,
@@ -159,12 +168,13 @@ impl Holder {
     }
 
     /// What a person is shown of it.
-    async fn preview(&self, action: &Action<Asked>, ask: &Ask) -> Box<Preview> {
+    async fn preview(&self, action: &Action<Asked>, ask: &Ask) -> Result<Box<Preview>, Failure> {
         if let Some(why) = ask.blind() {
-            return Box::new(Preview::Unavailable(why));
+            return Ok(Box::new(Preview::Unavailable(why)));
         }
         let (request, asked) = (&action.request, &action.state);
         let trial = Trial {
+            subject: &request.subject_id,
             space: &request.space_id,
             entry: asked.entry(),
             params: asked.params(),
@@ -172,7 +182,7 @@ impl Holder {
             trace_id: &action.ticket.trace_id,
             stands: Some(&ask.stands),
         };
-        Box::new(preview::of(&self.parts, &trial).await)
+        Ok(Box::new(preview::of(&self.parts, &trial).await?))
     }
 
     /// It was begun before, and its own effect may be what has changed. If a grant stood in then, it goes on and is settled
@@ -231,7 +241,10 @@ impl Holder {
         }
         let why = "what was approved is not what would happen now: the tool, a rule or a file has changed";
         let (asked, version) = (&action.state, &action.state.entry().spec().version);
-        let preview = self.preview(action, ask).await;
+        let preview = match self.preview(action, ask).await {
+            Ok(preview) => preview,
+            Err(failure) => return Ok(Then::Later(failure)),
+        };
         let new = question(
             &self.parts,
             &action.ticket,
@@ -343,6 +356,7 @@ impl Holder {
                     action.ticket.settled();
                 }
             }
+            Then::Later(failure) => later(&self.parts, *action.ticket, &failure),
         }
     }
 

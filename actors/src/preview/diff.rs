@@ -1,13 +1,17 @@
 //! What is different between two texts, as people read it: bounded, and without secrets and personal data.
 
-use effectd_contracts::{Rehearsed, Standing};
+use std::time::Duration;
+
+use effectd_contracts::{Clock, Monotonic, Rehearsed, Standing};
 use effectd_policy::inspect::safety::secret_spans;
 use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::storage::{SECRET_PLACEHOLDER, is_secret_name};
 use serde::{Deserialize, Serialize};
 use similar::{ChangeTag, TextDiff};
 
-use crate::limits::{PREVIEW_DIFF_LINES_MAX, PREVIEW_DIFF_TIME_MAX};
+use crate::limits::{
+    PREVIEW_DIFF_BYTES_MAX, PREVIEW_DIFF_LINES_MAX, PREVIEW_DIFF_TIME_MAX, PREVIEW_DIFFS_TIME_MAX,
+};
 use crate::preimage::Looked;
 
 /// Lines around a change that are shown with it.
@@ -28,29 +32,112 @@ pub struct Diff {
     pub redacted: bool,
 }
 
-/// What is different between what stands there and what would; `None` if one of the two is no text, or too long.
-pub(super) fn between(old: &Looked, new: &Rehearsed, left: &mut usize) -> Option<Diff> {
+/// Why what is different in a text is not shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftOut {
+    /// One of the two is no text.
+    NotText,
+    /// One of the two is too long to be compared.
+    TooLong,
+    /// What was shown before it took all the room there is.
+    NoRoom,
+    /// Comparing took too long.
+    TookTooLong,
+    /// Whoever asks may not read it.
+    NotYours,
+}
+
+impl LeftOut {
+    /// For people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotText => "it is no text",
+            Self::TooLong => "it is too long to be compared",
+            Self::NoRoom => "there is no room for more",
+            Self::TookTooLong => "comparing took too long",
+            Self::NotYours => "it is not yours to read",
+        }
+    }
+}
+
+/// What is left for the differences of one preview, of bytes and of time. What text takes is counted as it is stored, where some
+/// characters are longer.
+pub(super) struct Room<'c> {
+    left: usize,
+    clock: &'c dyn Clock,
+    until: Monotonic,
+}
+
+impl<'c> Room<'c> {
+    pub(super) fn new(clock: &'c dyn Clock) -> Self {
+        Self {
+            left: usize::try_from(PREVIEW_DIFF_BYTES_MAX.get()).unwrap_or(usize::MAX),
+            clock,
+            until: clock.monotonic().plus(PREVIEW_DIFFS_TIME_MAX),
+        }
+    }
+
+    fn time_left(&self) -> Duration {
+        self.until.since(self.clock.monotonic())
+    }
+
+    /// Adds a line, and says whether there was room.
+    fn push(&mut self, diff: &mut Diff, line: &str) -> bool {
+        let takes: usize = line.bytes().map(stored_bytes).sum();
+        if takes > self.left {
+            diff.cut = true;
+            self.left = 0;
+            return false;
+        }
+        self.left -= takes;
+        diff.text.push_str(line);
+        true
+    }
+}
+
+/// What is different between what stands there and what would, if the content is; the error is why that is not shown.
+pub(super) fn between(old: &Looked, new: &Rehearsed, room: &mut Room<'_>) -> Result<Option<Diff>, LeftOut> {
+    if same_content(&old.seen.standing, &new.standing) {
+        return Ok(None);
+    }
     let old = match (&old.seen.standing, &old.content) {
         (Standing::Absent | Standing::Folder, _) => String::new(),
-        (Standing::File(_), Some(content)) => text(content)?,
-        (Standing::File(_), None) | (Standing::Other, _) => return None,
+        (Standing::File(_), Some(content)) => text(content).ok_or(LeftOut::NotText)?,
+        (Standing::File(_), None) => return Err(LeftOut::TooLong),
+        (Standing::Other, _) => return Err(LeftOut::NotText),
     };
     let new = match (&new.standing, &new.text) {
         (Standing::Absent | Standing::Folder, _) => "",
         (Standing::File(_), Some(text)) => text,
-        (Standing::File(_), None) | (Standing::Other, _) => return None,
+        (Standing::File(_), None) if new.too_long => return Err(LeftOut::TooLong),
+        (Standing::File(_), None) | (Standing::Other, _) => return Err(LeftOut::NotText),
     };
-    // By the very characters that a line ends with for the diff, too.
-    let lines = |text: &str| text.matches(['\n', '\r']).count() + 1;
-    if old == new || lines(&old) + lines(new) > PREVIEW_DIFF_LINES_MAX {
-        return None;
+    let lines = |text: &str| text.matches('\n').count() + 1;
+    if lines(&old) + lines(new) > PREVIEW_DIFF_LINES_MAX {
+        return Err(LeftOut::TooLong);
+    }
+    if room.left == 0 {
+        return Err(LeftOut::NoRoom);
+    }
+    if room.time_left().is_zero() {
+        return Err(LeftOut::TookTooLong);
     }
     // Before the two are compared: of a difference only a piece is left, by which a secret may not be known any more.
     let (mut old, mut new) = (old, new.to_owned());
     let redacted = [&mut old, &mut new].map(redact) != [false, false];
-    let mut diff = written(&old, &new, left);
+    let mut diff = written(&old, &new, room);
     diff.redacted = redacted;
-    Some(diff)
+    Ok(Some(diff))
+}
+
+/// Whether only the place or the permissions would be others, or there is no content.
+fn same_content(old: &Standing, new: &Standing) -> bool {
+    match (old, new) {
+        (Standing::File(old), Standing::File(new)) => old.digest == new.digest,
+        (Standing::File(_), _) | (_, Standing::File(_)) => false,
+        (Standing::Absent | Standing::Folder | Standing::Other, _) => true,
+    }
 }
 
 fn text(content: &[u8]) -> Option<String> {
@@ -58,17 +145,18 @@ fn text(content: &[u8]) -> Option<String> {
     (!text.contains('\0')).then(|| text.to_owned())
 }
 
-fn written(old: &str, new: &str, left: &mut usize) -> Diff {
+fn written(old: &str, new: &str, room: &mut Room<'_>) -> Diff {
+    // A line ends with a line feed and with nothing else: what else moves a cursor is part of it, and is seen.
+    let old: Vec<&str> = old.split_inclusive('\n').collect();
+    let new: Vec<&str> = new.split_inclusive('\n').collect();
     let diff = TextDiff::configure()
-        .timeout(PREVIEW_DIFF_TIME_MAX)
-        .diff_lines(old, new);
-    let mut out = Room {
-        diff: Diff {
-            text: String::new(),
-            cut: false,
-            redacted: false,
-        },
-        left,
+        .newline_terminated(true)
+        .timeout(PREVIEW_DIFF_TIME_MAX.min(room.time_left()))
+        .diff_slices(&old, &new);
+    let mut out = Diff {
+        text: String::new(),
+        cut: false,
+        redacted: false,
     };
     for group in diff.grouped_ops(CONTEXT_LINES) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
@@ -82,8 +170,8 @@ fn written(old: &str, new: &str, left: &mut usize) -> Diff {
             to + 1,
             last.new_range().end - to
         );
-        if !out.push(&head) {
-            return out.diff;
+        if !room.push(&mut out, &head) {
+            return out;
         }
         for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
             let sign = match change.tag() {
@@ -98,34 +186,13 @@ fn written(old: &str, new: &str, left: &mut usize) -> Diff {
                 (true, true) => "\n\\ no newline at the end\n",
                 (true, false) => "\n",
             };
-            if !out.push(&format!("{sign}{line}{end}")) {
-                return out.diff;
+            if !room.push(&mut out, &format!("{sign}{line}{end}")) {
+                return out;
             }
-            out.diff.cut |= !whole;
+            out.cut |= !whole;
         }
     }
-    out.diff
-}
-
-/// A text that has this much room. What it takes is counted as it is stored, where some characters are longer.
-struct Room<'a> {
-    diff: Diff,
-    left: &'a mut usize,
-}
-
-impl Room<'_> {
-    /// Says whether there was room.
-    fn push(&mut self, line: &str) -> bool {
-        let takes: usize = line.bytes().map(stored_bytes).sum();
-        if takes > *self.left {
-            self.diff.cut = true;
-            *self.left = 0;
-            return false;
-        }
-        *self.left -= takes;
-        self.diff.text.push_str(line);
-        true
-    }
+    out
 }
 
 /// What a byte of text takes in JSON.
@@ -218,36 +285,39 @@ fn secret(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use effectd_contracts::{FileState, Seen};
+    use effectd_contracts::{Digest, FileState, ManualClock, Seen, SystemClock};
 
     use super::*;
 
     fn file(text: &[u8]) -> Standing {
         Standing::File(FileState {
-            digest: String::new(),
+            digest: Digest::of(text).to_string(),
             bytes: text.len() as u64,
             mode: 0o644,
         })
     }
 
-    fn diff(old: Option<&str>, new: Option<&str>, room: usize) -> Option<Diff> {
+    fn tried(old: Option<&str>, new: Option<&str>, room: &mut Room<'_>) -> Result<Option<Diff>, LeftOut> {
         let standing = |text: Option<&str>| text.map_or(Standing::Absent, |text| file(text.as_bytes()));
         let looked = Looked {
-            seen: Seen {
-                path: "workspace/x".to_owned(),
-                standing: standing(old),
-            },
+            seen: Seen::new("workspace/x", standing(old)),
             content: old.map(|text| text.as_bytes().to_vec()),
         };
         let rehearsed = Rehearsed {
             path: "workspace/x".to_owned(),
             standing: standing(new),
             text: new.map(str::to_owned),
+            too_long: false,
         };
-        let mut left = room;
-        let diff = between(&looked, &rehearsed, &mut left);
+        between(&looked, &rehearsed, room)
+    }
+
+    fn diff(old: Option<&str>, new: Option<&str>, bytes: usize) -> Option<Diff> {
+        let mut room = Room::new(&SystemClock);
+        room.left = bytes;
+        let diff = tried(old, new, &mut room).unwrap_or_default();
         if let Some(diff) = &diff {
-            assert!(serde_json::to_string(&diff.text).unwrap().len() <= room + 64);
+            assert!(serde_json::to_string(&diff.text).unwrap().len() <= bytes + 64);
         }
         diff
     }
@@ -335,7 +405,27 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_as_the_difference_counts_them() {
-        assert_eq!(diff(None, Some(&"y\r".repeat(9_000)), 5_000), None);
+    fn only_a_line_feed_ends_a_line_and_what_else_moves_the_cursor_is_seen() {
+        let shown = diff(Some("a\nb\n"), Some("a\r\nb\r\n"), 1_000).unwrap();
+        assert_eq!(shown.text, "@@ -1,2 +1,2 @@\n-a\n-b\n+a\r\n+b\r\n");
+        let shown = diff(Some("a\n"), Some("a\rb\n"), 1_000).unwrap();
+        assert_eq!(shown.text, "@@ -1,1 +1,1 @@\n-a\n+a\rb\n");
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_reason() {
+        let clock = ManualClock::at(SystemClock.now());
+        let mut room = Room::new(&clock);
+        assert!(matches!(tried(None, Some("a\n"), &mut room), Ok(Some(_))));
+        assert_eq!(tried(Some("a\0"), Some("b"), &mut room), Err(LeftOut::NotText));
+        let many = "y\n".repeat(9_000);
+        assert_eq!(tried(None, Some(&many), &mut room), Err(LeftOut::TooLong));
+        // Comparing the first took all the time.
+        clock.advance(PREVIEW_DIFFS_TIME_MAX);
+        assert_eq!(tried(None, Some("b\n"), &mut room), Err(LeftOut::TookTooLong));
+        assert_eq!(tried(Some("b\n"), Some("b\n"), &mut room), Ok(None));
+        let mut room = Room::new(&clock);
+        room.left = 0;
+        assert_eq!(tried(None, Some("b\n"), &mut room), Err(LeftOut::NoRoom));
     }
 }

@@ -46,7 +46,7 @@ pub async fn foresee(
         ruling,
         inspection,
         preview,
-    } = foreseeing(parts, &question).await;
+    } = foreseeing(parts, &question).await?;
     let decision = ruling.decision;
     let mut preview = match (&decision.verdict, preview) {
         (Verdict::Deny { .. } | Verdict::Quarantine { .. }, _) => {
@@ -56,6 +56,7 @@ pub async fn foresee(
         (Verdict::Permit | Verdict::NeedsApproval { .. }, Some(preview)) => preview,
         (Verdict::Permit | Verdict::NeedsApproval { .. }, None) => {
             let trial = Trial {
+                subject: &request.subject_id,
                 space: &request.space_id,
                 entry,
                 params: &inspection.params,
@@ -63,7 +64,7 @@ pub async fn foresee(
                 trace_id: &trace_id,
                 stands: None,
             };
-            of(parts, &trial).await
+            of(parts, &trial).await?
         }
     };
     if !may_read(parts, &question).await {
@@ -98,5 +99,5 @@ async fn may_read(parts: &Arc<Parts>, question: &Question<'_>) -> bool {
         ..*question
     };
     let assessed = foreseeing(parts, &reading).await;
-    matches!(assessed.ruling.decision.verdict, Verdict::Permit)
+    assessed.is_ok_and(|assessed| matches!(assessed.ruling.decision.verdict, Verdict::Permit))
 }

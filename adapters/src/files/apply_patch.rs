@@ -188,7 +188,7 @@ fn take_back(workspace: &Workspace<'_>, placed: &[Placed<'_>], call: &ToolCall) 
             continue;
         }
         let path = file.path.to_string();
-        let ours = [Seen { path, standing }];
+        let ours = [Seen::new(path, standing)];
         let workspace = workspace.expecting(&ours, mark);
         let _ = match old {
             Some(old) => workspace.write_atomically(&file.path, old, Existing::Replace, mark),

@@ -1,6 +1,7 @@
 //! What holds for every tool alike.
 #![allow(clippy::unwrap_used)]
 
+mod agreed;
 mod aside;
 mod bad_input;
 mod denied;

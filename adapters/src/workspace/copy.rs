@@ -28,7 +28,7 @@ impl Workspace<'_> {
     /// Copies what stands at these paths to the same paths of another ground, with the folders above it, all that is in a
     /// folder, and permissions. What is not there is not there in the copy either.
     pub fn copy_to(&self, other: &Workspace<'_>, paths: &[SpacePath]) -> Result<(), FileProblem> {
-        // What is made has the permissions that it is made with: the strictest profile has no call to change them later.
+        // What is made has the permissions that it is made with: at no moment is it more open than what it is a copy of.
         let _mask = Mask(umask(Mode::empty()));
         let mut folders = Vec::new();
         for path in paths {

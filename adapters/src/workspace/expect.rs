@@ -29,9 +29,18 @@ impl<'a> Workspace<'a> {
         if self.expected.is_empty() {
             return None;
         }
+        self.seen(path).map(|seen| &seen.standing)
+    }
+
+    fn seen(&self, path: &SpacePath) -> Option<&'a Seen> {
         let name = path.to_string();
-        let seen = self.expected.iter().find(|seen| seen.path == name)?;
-        Some(&seen.standing)
+        self.expected.iter().find(|seen| seen.path == name)
+    }
+
+    /// Whether what was moved holds what was seen in it, now that nobody finds it under its old name.
+    pub(super) fn check_moved(&self, from: &SpacePath, to: &SpacePath) -> Result<(), FileProblem> {
+        let seen = self.seen(from).and_then(|seen| seen.inside.as_ref());
+        self.check_inside(to, seen)
     }
 
     /// Where what is removed waits until it is known to be the right file. Should the action be killed meanwhile, it is put
@@ -47,6 +56,7 @@ impl<'a> Workspace<'a> {
             if self.standing(&path, 0)?.0 != seen.standing {
                 return Err(FileProblem::Changed);
             }
+            self.check_inside(&path, seen.inside.as_ref())?;
         }
         Ok(())
     }
@@ -69,7 +79,20 @@ impl<'a> Workspace<'a> {
 
 /// Renames within a folder, over nothing.
 fn shift(folder: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
-    renameat2(folder, from, folder, to, RenameFlags::RENAME_NOREPLACE)
+    over_nothing((folder, from), (folder, to))
+}
+
+/// Renames over nothing. A file system that cannot promise that is no ground for what a person has agreed to: between a look and a
+/// plain rename somebody else's file could be lost.
+fn over_nothing(from: (BorrowedFd<'_>, &str), to: (BorrowedFd<'_>, &str)) -> Result<(), Errno> {
+    if crate::failpoint::lacks("noreplace") {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    match renameat2(from.0, from.1, to.0, to.1, RenameFlags::RENAME_NOREPLACE) {
+        // There is no other reason for this one: nothing is ever moved into itself here.
+        Err(Errno::EINVAL | Errno::ENOSYS) => Err(Errno::EOPNOTSUPP),
+        moved => moved,
+    }
 }
 
 /// Puts back what was set aside, unless something else has come to stand there.
@@ -104,7 +127,10 @@ pub(super) fn replace(
     if let Err(problem) = exchange(folder, aside, target) {
         // Nothing has changed places: it is a draft again, and removed as one.
         put_back(folder, aside, name)?;
-        return Err(problem);
+        return match problem.errno() {
+            Some(errno) if is_lacking(errno) => replace_in_steps(folder, [name, aside, target], state),
+            Some(_) | None => Err(problem),
+        };
     }
     if let Err(problem) = is_state(folder, aside, state) {
         match exchange(folder, aside, target) {
@@ -126,7 +152,35 @@ pub(super) fn replace(
     unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(FileProblem::at("remove what was replaced"))
 }
 
+/// The same on a file system where two files cannot change places in one step: what is replaced is set aside first, so for a
+/// moment a reader finds nothing there. It is never lost: whenever the action is killed, it is put back from where it waits.
+fn replace_in_steps(
+    folder: BorrowedFd<'_>,
+    [name, aside, target]: [&str; 3],
+    state: &FileState,
+) -> Result<(), FileProblem> {
+    set_aside(folder, target, aside)?;
+    let placed = is_state(folder, aside, state).and_then(|()| match shift(folder, name, target) {
+        // Somebody else has put something there meanwhile.
+        Err(Errno::EEXIST) => Err(FileProblem::Changed),
+        shifted => shifted.map_err(FileProblem::at("move the new content into place")),
+    });
+    if let Err(problem) = placed {
+        put_back(folder, aside, target)?;
+        return Err(problem);
+    }
+    unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(FileProblem::at("remove what was replaced"))
+}
+
+/// Whether a file system says that it has no such way to rename.
+fn is_lacking(errno: Errno) -> bool {
+    matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP)
+}
+
 fn exchange(folder: BorrowedFd<'_>, one: &str, other: &str) -> Result<(), FileProblem> {
+    if crate::failpoint::lacks("exchange") {
+        return Err(FileProblem::at("move the new content into place")(Errno::EINVAL));
+    }
     match renameat2(folder, one, folder, other, RenameFlags::RENAME_EXCHANGE) {
         // What was to be replaced is gone.
         Err(Errno::ENOENT) => Err(FileProblem::Changed),
@@ -169,11 +223,12 @@ fn set_aside(folder: BorrowedFd<'_>, target: &str, aside: &str) -> Result<(), Fi
 
 /// Moves what must be at the first end to the second, where nothing or a certain file must be. What is replaced waits under
 /// `aside`, so that whenever the action is killed it can be told how far it has come: the moved file is at one of its ends.
+/// Whether a folder holds what it should is asked when it is there.
 pub(super) fn move_over(
     [from, to]: [(BorrowedFd<'_>, &str); 2],
     aside: &str,
-    moved: &Standing,
-    replaced: &Standing,
+    [moved, replaced]: [&Standing; 2],
+    holds: impl FnOnce() -> Result<(), FileProblem>,
 ) -> Result<(), FileProblem> {
     let old = match replaced {
         Standing::Absent => None,
@@ -187,8 +242,7 @@ pub(super) fn move_over(
         Some(_) => put_back(to.0, aside, to.1),
         None => Ok(()),
     };
-    let over_nothing = RenameFlags::RENAME_NOREPLACE;
-    if let Err(errno) = renameat2(from.0, from.1, to.0, to.1, over_nothing) {
+    if let Err(errno) = over_nothing(from, to) {
         back()?;
         let gone = matches!(errno, Errno::EEXIST | Errno::ENOENT);
         return Err(if gone {
@@ -199,12 +253,12 @@ pub(super) fn move_over(
     }
     let right = match moved {
         Standing::File(state) => is_state(to.0, to.1, state),
-        Standing::Folder => is_folder(to.0, to.1),
+        Standing::Folder => is_folder(to.0, to.1).and_then(|()| holds()),
         Standing::Absent | Standing::Other => Err(FileProblem::Changed),
     };
     let right = right.and_then(|()| old.map_or(Ok(()), |state| is_state(to.0, aside, state)));
     if let Err(problem) = right {
-        let returned = renameat2(to.0, to.1, from.0, from.1, over_nothing);
+        let returned = over_nothing(to, from);
         returned.map_err(|_| FileProblem::LeftAside)?;
         back()?;
         return Err(problem);

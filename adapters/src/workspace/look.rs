@@ -28,6 +28,8 @@ pub struct Stat {
     pub mode: u32,
     /// When it was changed, in seconds since 1970.
     pub modified_s: i64,
+    /// When anything about it was changed, in seconds and nanoseconds. Nobody can set this one back.
+    pub(super) changed: (i64, i64),
     identity: (u64, u64),
 }
 
@@ -74,6 +76,7 @@ impl Stat {
             },
             mode: stat.st_mode & 0o777,
             modified_s: stat.st_mtime,
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
             identity: (stat.st_dev, stat.st_ino),
         }
     }
@@ -241,7 +244,7 @@ pub struct Look {
 fn push(all: &mut Vec<Look>, path: &SpacePath, standing: Standing, content: Option<Vec<u8>>) {
     let path = path.to_string();
     if !all.iter().any(|look| look.seen.path == path) {
-        let seen = Seen { path, standing };
+        let seen = Seen::new(path, standing);
         all.push(Look { seen, content });
     }
 }

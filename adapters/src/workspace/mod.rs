@@ -5,6 +5,7 @@
 
 mod copy;
 mod expect;
+mod inside;
 mod look;
 mod problem;
 mod walk;

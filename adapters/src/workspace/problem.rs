@@ -82,6 +82,11 @@ fn of_kernel(errno: Errno) -> (Code, &'static str) {
         Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETXTBSY => {
             (Code::ToolBusy, "the file is busy; it may work later")
         }
+        Errno::EOPNOTSUPP => (
+            Code::ToolFailed,
+            "this file system cannot rename without replacing, so what was agreed to cannot be tied to what was seen; keep the space \
+             on another one (ext4, xfs, btrfs, tmpfs)",
+        ),
         other => (Code::ToolFailed, other.desc()),
     }
 }

@@ -381,7 +381,8 @@ impl Workspace<'_> {
         match (self.expected(from), self.expected(to)) {
             (Some(moved), Some(replaced)) => {
                 let ends = [(old.as_fd(), from.file_name()), (new.as_fd(), to.file_name())];
-                expect::move_over(ends, &self.aside(to), moved, replaced)?;
+                let holds = || self.check_moved(from, to);
+                expect::move_over(ends, &self.aside(to), [moved, replaced], holds)?;
             }
             (Some(_), None) | (None, Some(_)) | (None, None) => {
                 renameat2(old.as_fd(), from.file_name(), new.as_fd(), to.file_name(), flags).map_err(at)?;

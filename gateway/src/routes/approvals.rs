@@ -10,7 +10,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::held::decide::{self, Standing};
-use effectd_actors::held::{Approve, Decided, How, entries, look};
+use effectd_actors::held::{Approve, Decided, How, edit, entries, look};
 use effectd_actors::{Answer, Decider};
 use effectd_contracts::{ApprovalId, Mode, json as strict, limits::REQUEST_BYTES_MAX};
 use serde::Deserialize;
@@ -21,8 +21,8 @@ use crate::desk::{Desk, unavailable};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::views::approvals::{
-    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, GrantView, HowWord, StandingView,
-    undecided,
+    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, GrantView, HowWord,
+    PreviewView, StandingView, undecided,
 };
 use crate::views::{ActionView, PolicyChange};
 
@@ -182,6 +182,7 @@ pub fn wish(body: ApproveBody) -> Approve {
         how,
         digest: body.digest,
         params: body.params,
+        edited_digest: body.edited_digest,
         reason: body.reason,
         with: None,
     }
@@ -201,6 +202,40 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?
+}
+
+/// Show what would come of a yes with other parameters
+///
+/// They are judged like any others, and the tool is tried out with them on a copy. Nothing is decided: say yes with these `params`
+/// and with the answer's `digest` as `edited_digest`, and it is to what was shown or to nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/approvals/{id}/preview",
+    tag = "approvals",
+    params(("id" = String, Path, description = "Its handle")),
+    request_body(content = EditBody, content_type = "application/json"),
+    responses(
+        (status = 200, description = "What would change", body = PreviewView),
+        (status = 400, description = "The tool does not take these parameters", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "Not by you, or the policy refuses it", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such question", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "It was decided before", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "Nobody decided in time", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn preview_edited(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = approval_id(id)?;
+    let body: EditBody = read(&desk, body).await?;
+    let _turn = desk.preview_turn()?;
+    let edited = edit::preview_edited(desk.pipeline().parts(), &id, &decider(&peer), body.params).await;
+    let edited = edited.map_err(|error| undecided(&error, Kind::ApprovalUnknown))?;
+    Ok(json(StatusCode::OK, &PreviewView::edited(edited)))
 }
 
 /// Say no

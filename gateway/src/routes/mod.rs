@@ -74,6 +74,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::show))
         .route("/v1/approvals/{id}/approve", post(approvals::approve))
+        .route("/v1/approvals/{id}/preview", post(approvals::preview_edited))
         .route("/v1/approvals/{id}/deny", post(approvals::deny))
         .route("/v1/approvals/{id}/always", get(approvals::preview_always))
         .route("/v1/grants", get(grants::list).post(grants::create))

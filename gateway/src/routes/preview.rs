@@ -39,7 +39,7 @@ pub(crate) async fn preview(
 ) -> Result<Response, Problem> {
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let request = ActionRequest::parse(&body.bytes).map_err(|failure| Problem::failed(&failure))?;
-    let _turn = desk.turn().await?;
+    let _turn = desk.preview_turn()?;
     let foresight = foresee(desk.pipeline().parts(), &request, &peer.principal).await;
     let foresight = foresight.map_err(|failure| Problem::failed(&failure))?;
     Ok(json(StatusCode::OK, &PreviewView::of(&request, foresight)))

@@ -1,12 +1,13 @@
 //! What the door tells about what waits for people, and about grants.
 
+use effectd_actors::held::edit::Edited;
 use effectd_actors::held::entries::At;
 use effectd_actors::held::hold::{Past, written};
 use effectd_actors::held::{DecideError, Hold, look};
 use effectd_actors::preview::{Foresight, Preview};
 use effectd_actors::{Grant, Parts};
 use effectd_contracts::{
-    ActionRequest, Approval, ApprovalVerdict, Code, Failure, Phase, Rationale, Standing, Timestamp,
+    ActionRequest, Approval, ApprovalVerdict, Code, Failure, Inside, Phase, Rationale, Standing, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -117,9 +118,20 @@ pub struct PreviewView {
     /// What would change, by running the tool on a copy: `shown`, `would_fail`, or `unavailable` with the reason.
     #[schema(value_type = Object)]
     pub preview: Preview,
+    /// For a question with other parameters: its digest, which `edited_digest` of a yes says was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 impl PreviewView {
+    /// What would come of a question with other parameters.
+    pub fn edited(edited: Edited) -> Self {
+        Self {
+            digest: Some(edited.digest),
+            ..Self::of(&edited.request, edited.foresight)
+        }
+    }
+
     /// What would come of this request.
     pub fn of(request: &ActionRequest, foresight: Foresight) -> Self {
         let decision = &foresight.decision;
@@ -132,6 +144,7 @@ impl PreviewView {
             rule: decision.rule.clone(),
             tier: format!("{:?}", decision.tier),
             preview: foresight.preview,
+            digest: None,
         }
     }
 }
@@ -171,6 +184,9 @@ pub struct ApproveBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub params: Option<Map<String, Value>>,
+    /// With `params`: the digest that their preview told; if it is given, it must still be that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edited_digest: Option<String>,
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -196,6 +212,15 @@ pub enum HowWord {
     Grant,
     /// To all calls of the tool: sets the organisation's mode of it.
     Always,
+}
+
+/// Other parameters than the planner's, to be looked at before anybody says yes to them.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EditBody {
+    /// The parameters.
+    #[schema(value_type = Object)]
+    pub params: Map<String, Value>,
 }
 
 /// How somebody says no.
@@ -343,7 +368,12 @@ impl PromptView {
         let stands = hold.prompt.stands.iter().map(|seen| {
             let word = match &seen.standing {
                 Standing::Absent => "nothing",
-                Standing::Folder => "a folder",
+                Standing::Folder => match seen.inside {
+                    Some(Inside::TooMuch) => {
+                        "a folder; what is in it is too much to be compared, or cannot be read: whatever is there then goes along"
+                    }
+                    Some(Inside::Listed(_)) | None => "a folder",
+                },
                 Standing::File(_) => "a file",
                 Standing::Other => "something else",
             };

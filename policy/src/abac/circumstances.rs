@@ -233,7 +233,7 @@ impl<'f> Seen<'f> {
     }
 }
 
-/// A number of what would change; 0 if nobody knows, which is told beside it.
+/// A number of what would change; as large as can be if nobody knows, which is told beside it.
 fn predicted(facts: &Facts, which: impl FnOnce(&Predicted) -> u64) -> Value<'static> {
     let changes_nothing = facts
         .tool

@@ -9,14 +9,14 @@ mod groups;
 mod sieve;
 mod statements;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use cedar_policy::{
     Authorizer, Decision, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
     Request, RestrictedExpression, Schema, ValidationMode, Validator,
 };
-use effectd_contracts::{RiskLevel, SpaceId};
+use effectd_contracts::{Digest, RiskLevel, SpaceId, canonical};
 
 use crate::error::{Location, PolicyError};
 use crate::facts::Facts;
@@ -57,6 +57,7 @@ pub(crate) struct Abac {
     names: Names,
     /// Some rule looks at what would change.
     foresees: bool,
+    digest: Digest,
 }
 
 impl std::fmt::Debug for Abac {
@@ -132,9 +133,11 @@ impl Abac {
         let names = Names::new();
         let mut rules = PolicySet::new();
         let mut places = HashMap::new();
+        let mut texts = BTreeSet::new();
         for file in files {
             for statement in statements::split(file)? {
                 let policy = statement.parse()?;
+                texts.insert(statement.text());
                 let place = statement.location();
                 check_names(&policy, &place, tables)?;
                 if places.len() >= CEDAR_RULES_MAX.get() {
@@ -171,7 +174,14 @@ impl Abac {
                 .collect(),
             names,
             foresees,
+            // Whatever file and line they stand at.
+            digest: canonical::digest(&serde_json::json!(texts)),
         })
+    }
+
+    /// Over what all rules say.
+    pub(crate) fn digest(&self) -> Digest {
+        self.digest
     }
 
     /// Whether some rule looks at what would change.

@@ -15,7 +15,12 @@ pub(crate) struct Statement<'f> {
     text: &'f str,
 }
 
-impl Statement<'_> {
+impl<'f> Statement<'f> {
+    /// What it says.
+    pub(crate) fn text(&self) -> &'f str {
+        self.text
+    }
+
     pub(crate) fn location(&self) -> Location {
         Location::new(&self.file.name, line_of(&self.file.text, self.start))
     }

@@ -182,6 +182,11 @@ impl Policy {
         self.base.abac.foresees()
     }
 
+    /// Over what the rules in Cedar say, wherever they stand: another one may judge otherwise what somebody has agreed to.
+    pub fn rules_digest(&self) -> Digest {
+        self.base.abac.digest()
+    }
+
     pub(crate) fn abac(&self) -> &Abac {
         &self.base.abac
     }

@@ -8,7 +8,9 @@ mod picture;
 use std::time::Duration;
 
 use effectd_contracts::ApprovalId;
-use effectd_gateway::views::approvals::{ApprovalView, ApproveBody, DenyBody, HowWord, StandingView};
+use effectd_gateway::views::approvals::{
+    ApprovalView, ApproveBody, DecisionView, DenyBody, HowWord, StandingView,
+};
 
 use super::super::backend::{Trouble, client_state, socket};
 use super::{all, get, post};
@@ -260,7 +262,7 @@ async fn approve(client: &mut Client, inbox: &mut Inbox, how: HowWord) {
         lasts_s: grant.then_some(GRANT_LASTS_S),
         ..ApproveBody::default()
     };
-    let told = post(client, &id, &format!("approve?wait_ms={WAIT_MS}"), &body).await;
+    let told: Result<DecisionView, _> = post(client, &id, &format!("approve?wait_ms={WAIT_MS}"), &body).await;
     inbox.news = match told {
         Ok(decision) => {
             let ended = match &decision.action.receipt {
@@ -299,7 +301,7 @@ async fn deny(client: &mut Client, inbox: &mut Inbox, reason: String) {
         return;
     };
     let reason = (!reason.trim().is_empty()).then(|| reason.trim().to_owned());
-    let told = post(client, &id, "deny", &DenyBody { reason }).await;
+    let told: Result<DecisionView, _> = post(client, &id, "deny", &DenyBody { reason }).await;
     inbox.news = match told {
         Ok(decision) => format!("denied: {}", decision.approval.tool_id),
         Err(trouble) => format!("not denied: {trouble}"),

@@ -99,7 +99,8 @@ impl Quarantined {
     }
 }
 
-async fn all(common: &Common) -> Result<Vec<QuarantineView>, Trouble> {
+/// All artifacts that are aside.
+pub(in crate::cli) async fn all(common: &Common) -> Result<Vec<QuarantineView>, Trouble> {
     let mut keeper = Keeper::reach(common).await?;
     let (mut after, mut views) = (None::<String>, Vec::new());
     loop {

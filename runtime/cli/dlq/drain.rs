@@ -5,7 +5,7 @@ use effectd_gateway::letters::{CauseView, LetterNow};
 use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
-use super::{CHUNK, Chosen, Pick, Which, all_causes, one};
+use super::{CHUNK, Chosen, Pick, Which, failed_causes, one};
 use crate::cli::backend::Trouble;
 use crate::cli::operate::{self, Answered, Confirm, Doing, answer_unless};
 use crate::cli::output::line;
@@ -39,7 +39,7 @@ enum Choice {
 impl Drain {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
         let mut keeper = Keeper::reach(common).await?;
-        let causes = all_causes(&mut keeper).await?;
+        let causes = failed_causes(&mut keeper).await?;
         if causes.is_empty() {
             complain(&"there are no dead letters");
             keeper.close()?;
@@ -54,7 +54,7 @@ impl Drain {
             return Ok(Exit::Usage);
         }
         let mut keeper = Keeper::reach(common).await?;
-        let left: u64 = all_causes(&mut keeper)
+        let left: u64 = failed_causes(&mut keeper)
             .await?
             .iter()
             .map(|cause| cause.count)

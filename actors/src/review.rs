@@ -1,0 +1,105 @@
+//! How much of what a safety check stopped is held for review.
+//!
+//! Each is a dead letter that is kept for long, and whoever is refused can ask again at once. So of one subject only so many are held;
+//! of what comes beyond that there is the receipt alone, which says so.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use effectd_bus::{Store, StoreError};
+use effectd_contracts::{Code, Failure, Monotonic, SubjectId};
+use tokio::sync::Mutex;
+
+use crate::letters;
+use crate::limits::{QUARANTINED_BYTES_MAX, QUARANTINED_MAX, QUARANTINED_PAGE, QUARANTINED_RECOUNT};
+use crate::parts::Parts;
+
+/// What is held, by subject. Counted when it is first needed; what is released or shredded since is noticed when somebody has no
+/// room left.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Mutex<Tally>);
+
+#[derive(Debug, Default)]
+struct Tally {
+    counted: Option<Monotonic>,
+    subjects: HashMap<SubjectId, Amount>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Amount {
+    count: usize,
+    bytes: u64,
+}
+
+impl Amount {
+    fn has_room(self, bytes: u64) -> bool {
+        self.count < QUARANTINED_MAX.get() && self.bytes.saturating_add(bytes) <= QUARANTINED_BYTES_MAX.get()
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+impl Held {
+    /// Whether one more of this subject is held. What nobody can count is held: rather one too many than one that is lost.
+    pub(crate) async fn takes(&self, parts: &Parts, subject: &SubjectId, bytes: u64) -> bool {
+        let mut tally = self.0.lock().await;
+        let now = parts.clock.monotonic();
+        let has_room = |tally: &Tally| {
+            let amount = tally.subjects.get(subject).copied().unwrap_or_default();
+            amount.has_room(bytes)
+        };
+        let recount = match tally.counted {
+            None => true,
+            Some(counted) => !has_room(&tally) && now.since(counted) >= QUARANTINED_RECOUNT,
+        };
+        if recount {
+            let store = parts.store.clone();
+            match tokio::task::spawn_blocking(move || count(&store)).await {
+                Ok(Ok(subjects)) => {
+                    tally.subjects = subjects;
+                    tally.counted = Some(now);
+                }
+                Ok(Err(_)) | Err(_) => return true,
+            }
+        }
+        let takes = has_room(&tally);
+        if takes {
+            tally.subjects.entry(subject.clone()).or_default().add(bytes);
+        }
+        takes
+    }
+}
+
+fn count(store: &Arc<dyn Store>) -> Result<HashMap<SubjectId, Amount>, StoreError> {
+    let mut subjects: HashMap<SubjectId, Amount> = HashMap::new();
+    let mut from = Some(0);
+    while let Some(at) = from {
+        let page = store.letters(None, at, QUARANTINED_PAGE)?;
+        for letter in &page.letters {
+            if letter.code != Code::SafetyQuarantined.as_str() {
+                continue;
+            }
+            let bytes = letter.payload.bytes().map_or(0, <[u8]>::len) as u64;
+            if let Some(decision) = letters::decision(letter) {
+                subjects
+                    .entry(decision.request.subject_id)
+                    .or_default()
+                    .add(bytes);
+            }
+        }
+        from = page.next;
+    }
+    Ok(subjects)
+}
+
+/// What the receipt of what is not held says.
+pub(crate) fn not_kept(failure: Failure) -> Failure {
+    let message = format!(
+        "{}; not kept for review: as much of this subject is held already as is kept, see `effectd quarantine list`",
+        failure.message
+    );
+    Failure { message, ..failure }
+}
