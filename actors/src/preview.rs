@@ -240,8 +240,12 @@ async fn shown(
     let known = trial.stands.unwrap_or(&rehearsal.before);
     for change in changes.iter_mut().filter(|change| change.moved_to.is_some()) {
         let seen = known.iter().find(|seen| seen.path == change.path);
-        let inside = seen.and_then(|seen| seen.inside.as_ref());
-        change.inside = inside.and_then(|inside| preimage::keyed_inside(parts, inside));
+        let inside = match seen.and_then(|seen| seen.inside.clone()) {
+            Some(inside) => inside,
+            // The child knows what an undo moves by the receipt only.
+            None => preimage::inside(parts, trial.space, &change.path).await,
+        };
+        change.inside = preimage::keyed_inside(parts, &inside);
     }
     let digest = digest(&changes);
     let predicted = count(&changes);
