@@ -251,7 +251,8 @@ impl Drop for Draft {
 
 impl Draft {
     fn begin(from: &Path, into: &Path) -> Result<Self, Error> {
-        let mut name = into.as_os_str().to_owned();
+        // By its components: a slash at the end would make the draft a file in what it is to become.
+        let mut name = into.components().as_path().as_os_str().to_owned();
         name.push(".partial");
         let path = PathBuf::from(name);
         take_away(&path)?;

@@ -20,12 +20,13 @@ use crate::held::stage::has_intent;
 use crate::idempotency::ID_TAKEN;
 use crate::letters::set_aside;
 use crate::messages::{Record, Refusal, Validate};
+use crate::open::intent_of;
 use crate::parts::Parts;
 use crate::pipeline::{group, span};
 use crate::preimage;
 use crate::seize::{Seized, seize};
 use crate::stage::pass;
-use crate::switches::Switches;
+use crate::switches::{Restored, Switches};
 
 /// Looks for decisions. There is one, restarted when it dies.
 #[derive(Clone)]
@@ -61,12 +62,12 @@ pub(crate) struct Watching {
 }
 
 /// Decisions that were in the backup from which this state was made, if it was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Past {
     /// Nobody has said yet that they may go on, or whether is not known.
     Waits,
-    /// Those before this offset may: but what was begun then is not repeated, since somebody else may have ended it.
-    Released(u64),
+    /// They may, if there are any: but what was begun then is not repeated, since somebody else may have ended it.
+    Released(Option<Box<Restored>>),
 }
 
 impl Actor for Intake {
@@ -114,8 +115,12 @@ impl Actor for Intake {
 impl Intake {
     /// Leases what there is room for. Answers how long there is nothing to do.
     async fn look(&self, past: &mut Past) -> Result<Option<Duration>, StoreError> {
-        let Some(before) = self.released(past)? else {
+        if !self.released(past)? {
             return Ok(Some(HELD_BACK_PAUSE));
+        }
+        let old = match &*past {
+            Past::Released(old) => old.as_deref(),
+            Past::Waits => None,
         };
         // At least one place among those who wait: without room there is nothing to look for.
         let Ok(first) = self.ahead.clone().acquire_owned().await else {
@@ -141,7 +146,7 @@ impl Intake {
                 Some(ahead) => Some(ahead),
                 None => self.ahead.clone().acquire_owned().await.ok(),
             };
-            taken |= self.line_up(delivery, ahead, before).await;
+            taken |= self.line_up(delivery, ahead, old).await;
         }
         Ok(match (busy, taken) {
             (true, true) => None,
@@ -156,25 +161,25 @@ impl Intake {
         })
     }
 
-    /// Up to which offset decisions are of a backup; `None` while none may be taken. Asked until it is answered: only a restore
-    /// makes it so, and none happens while somebody has the store open.
-    fn released(&self, past: &mut Past) -> Result<Option<u64>, StoreError> {
+    /// Whether decisions may be taken. Asked until they may: only a restore makes it so that they may not, and none happens while
+    /// somebody has the store open.
+    fn released(&self, past: &mut Past) -> Result<bool, StoreError> {
         if *past == Past::Waits {
             *past = match Switches::new(&*self.parts.store).restored()? {
-                None => Past::Released(0),
                 Some(restored) if restored.waits => Past::Waits,
-                Some(restored) => Past::Released(restored.decisions),
+                restored => Past::Released(restored.map(Box::new)),
             };
         }
-        Ok(match past {
-            Past::Waits => None,
-            Past::Released(before) => Some(*before),
-        })
+        Ok(*past != Past::Waits)
     }
 
-    /// Has a delivery wait for its turn, unless it must come later. Says whether it does. Decisions before the offset `old` are of
-    /// a backup.
-    async fn line_up(&self, delivery: Delivery, ahead: Option<OwnedSemaphorePermit>, old: u64) -> bool {
+    /// Has a delivery wait for its turn, unless it must come later. Says whether it does. What is of a backup is told by `old`.
+    async fn line_up(
+        &self,
+        delivery: Delivery,
+        ahead: Option<OwnedSemaphorePermit>,
+        old: Option<&Restored>,
+    ) -> bool {
         let Some(event) = read(&delivery) else {
             let detail = "the decision cannot be read";
             let why = (Code::Malformed, detail);
@@ -188,10 +193,12 @@ impl Intake {
         };
         let (parts, request) = (&self.parts, &event.data.request);
         let now = parts.clock.monotonic();
-        if delivery.offset < old {
-            match has_intent(&*parts.store, &request.action_id).await {
-                Ok(false) => {}
-                Ok(true) => {
+        if let Some(old) = old.filter(|old| delivery.offset < old.decisions && !request.dry_run) {
+            match intent_of(&*parts.store, &request.action_id).await {
+                Ok(None) => {}
+                // Begun since, by this very state.
+                Ok(Some(intent)) if !old.holds(&intent) => {}
+                Ok(Some(_)) => {
                     drop(ahead);
                     self.leave_open(&delivery, event).await;
                     return true;

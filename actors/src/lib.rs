@@ -25,6 +25,7 @@ mod leases;
 pub mod log;
 pub mod metrics;
 pub mod notifications;
+pub mod open;
 pub mod operations;
 pub mod parts;
 pub mod preimage;

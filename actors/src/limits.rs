@@ -129,6 +129,12 @@ pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Children that may be in their first [`START_TIME_MAX`] at once, for each processor: more would only slow each other down,
 /// and whose turn is next could not be chosen any more.
 pub const STARTS_PER_CORE: usize = 1;
+/// Decisions on the bus that are looked at to find the open ones among them.
+/// Fixed: it only bounds the time of an answer to a person.
+pub const OPEN_LOOKED_AT_MAX: u64 = 100_000;
+/// Open decisions that are told one by one.
+/// Fixed: a person reads them.
+pub const OPEN_TOLD_MAX: usize = 100;
 /// The window of budgets.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
 /// Dead letters that are read at once to count what is held for review.

@@ -1,7 +1,9 @@
 //! What operators can switch while the runtime runs: a tool off, what a tool asks of its callers, all effects off. Kept in the
 //! Store, so that a restart changes nothing. Also what a restore leaves switched: effects off, and nothing begun of what was open.
 
-use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, Swap, Wait};
+use effectd_bus::{
+    Change, EntryChange, Expect, FamilyName, NewBody, OpenIntent, Store, StoreError, Swap, Wait,
+};
 use effectd_contracts::limits::SPEC_LIST_MAX;
 use effectd_contracts::{Capability, Principal, Timestamp, ToolId};
 use effectd_policy::Facts;
@@ -30,8 +32,18 @@ pub struct Restored {
     pub backup_made_at: Timestamp,
     /// Decisions before this offset were in the backup.
     pub decisions: u64,
+    /// What was begun then was held under this fence or an earlier one.
+    #[serde(default)]
+    pub fence: u64,
     /// Nobody has said yet that it may go on: nothing is taken from the bus.
     pub waits: bool,
+}
+
+impl Restored {
+    /// Whether an intent was there when the backup was made. One that was taken over since has another fence, but not another age.
+    pub fn holds(&self, intent: &OpenIntent) -> bool {
+        intent.fence.0 <= self.fence || intent.since <= self.at
+    }
 }
 
 const PAUSE: &str = "pause";

@@ -61,7 +61,7 @@ pub use types::groups::{
     Delivery, Exhausted, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement,
 };
 pub use types::letters::{
-    Fingerprint, LetterGroup, LetterOrigin, LetterPage, NewLetter, Requeued, StoredLetter, Try,
+    Fingerprint, LetterGroup, LetterOrigin, LetterPage, NewLetter, OTHER_CAUSES, Requeued, StoredLetter, Try,
 };
 pub use types::log::{LogStanding, StoredEntry};
 pub use types::receipts::{

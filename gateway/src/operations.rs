@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use effectd_actors::control::breakers::View;
 use effectd_actors::letters::{self as dead, IfUnknown, Now};
-use effectd_actors::switches::Switches;
+use effectd_actors::limits::OPEN_TOLD_MAX;
+use effectd_actors::open::open_decisions;
+use effectd_actors::switches::{Restored, Switches};
 use effectd_actors::{Parts, StoreError, Turn, operations, quarantine, retention};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::{KeyEntry, Operation, Principal, ToolId, Topic};
@@ -384,8 +386,8 @@ pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, Store
                 "effects are going on"
             }
             .to_owned();
-            if waits.is_some() {
-                says.push_str(&held_back(parts)?);
+            if let Some(restored) = &waits {
+                says.push_str(&held_back(parts, restored)?);
             }
             (paused, says)
         }
@@ -452,17 +454,29 @@ pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, Store
 }
 
 /// What a restore has left open, for whoever is about to let it go on.
-fn held_back(parts: &Parts) -> Result<String, StoreError> {
+fn held_back(parts: &Parts, restored: &Restored) -> Result<String, StoreError> {
     let groups = parts.store.groups(&Topic::ActionDecision.into()).wait()?;
     let open = groups
         .iter()
         .map(|group| group.undelivered + group.waiting + group.leased);
     let (open, begun) = (open.max().unwrap_or(0), parts.store.stats().intents_open);
-    Ok(format!(
-        "; of what was open when the backup was made, {} begin now, and {begun} that were begun then become dead letters of unknown \
-         outcome; withdraw first what was done elsewhere since (effectd cancel)",
+    let mut says = format!(
+        "; {} begin now, and {begun} that were begun then become dead letters of unknown outcome; withdraw first what was done \
+         elsewhere since (effectd cancel)",
         open.saturating_sub(begun)
-    ))
+    );
+    let told = open_decisions(&*parts.store, restored.decisions, OPEN_TOLD_MAX)?;
+    for one in &told {
+        let begun = if one.begun { ", begun" } else { "" };
+        says.push_str(&format!(
+            "\n  {}: {} for {}{begun}",
+            one.action_id, one.tool_id, one.subject_id
+        ));
+    }
+    if told.len() == OPEN_TOLD_MAX {
+        says.push_str("\n  and perhaps more");
+    }
+    Ok(says)
 }
 
 fn on_off(off: bool) -> &'static str {

@@ -11,7 +11,9 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use effectd_actors::held::entries;
+use effectd_actors::limits::OPEN_TOLD_MAX;
 use effectd_actors::log;
+use effectd_actors::open::{OpenDecision, last_fence, open_decisions};
 use effectd_actors::switches::{self, Switches};
 use effectd_bus::embedded::rescue::{self, Checked};
 use effectd_bus::embedded::{self, EmbeddedConfig};
@@ -45,6 +47,8 @@ pub struct Open {
     pub questions: u64,
     /// Dead letters.
     pub dead_letters: u64,
+    /// The first of the decisions.
+    pub first: Vec<OpenDecision>,
 }
 
 /// Makes a state from a copy and its keys: checked, with its index made anew, held back, and in its place only when all of it is
@@ -126,15 +130,16 @@ fn hold_back(
         at: clock.now(),
         backup_made_at,
         decisions: decisions.map_or(0, |(_, end)| *end),
+        fence: last_fence(&store)?.map_or(0, |fence| fence.0),
         waits: true,
     };
     Switches::new(&store).hold_back(&restored)?.wait()?;
-    let open = open(&store)?;
+    let open = open(&store, restored.decisions)?;
     store.close()?;
     Ok(open)
 }
 
-fn open(store: &dyn Store) -> Result<Open, StoreError> {
+fn open(store: &dyn Store, before: u64) -> Result<Open, StoreError> {
     let groups = store.groups(&Topic::ActionDecision.into()).wait()?;
     let decisions = groups
         .iter()
@@ -154,6 +159,7 @@ fn open(store: &dyn Store) -> Result<Open, StoreError> {
         begun: stats.intents_open,
         questions,
         dead_letters: stats.letters,
+        first: open_decisions(store, before, OPEN_TOLD_MAX)?,
     })
 }
 

@@ -7,6 +7,7 @@ use effectd_actors::limits::{
     BUS_TIME_MAX, NOTIFICATION_RETRY, NOTIFICATION_WAIT_MAX, NOTIFICATIONS_STOP_MAX,
 };
 use effectd_actors::notifications::{self, Delivery, Kept};
+use effectd_actors::switches::Switches;
 use effectd_actors::{Blobs, Parts, Store, StoreError};
 use effectd_contracts::{Clock, Notice, Topic};
 use tokio::sync::{Mutex, watch};
@@ -159,9 +160,17 @@ impl Following {
         {
             return Ok(*before);
         }
+        let restored = Switches::new(&*self.store).restored()?;
         let mut waiting = Vec::new();
         for kept in notifications::open(&*self.store)? {
-            if kept.value.delivery == Delivery::Sending {
+            if restored
+                .as_ref()
+                .is_some_and(|restored| kept.value.sent_at <= restored.at)
+            {
+                let why =
+                    "it was open in the backup that this state was restored from; it may have been shown";
+                self.mark(&kept, Delivery::Unknown, why).await?;
+            } else if kept.value.delivery == Delivery::Sending {
                 let why = "it was being delivered when effectd ended; it may have been shown";
                 self.mark(&kept, Delivery::Unknown, why).await?;
             } else {

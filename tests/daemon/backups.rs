@@ -134,7 +134,7 @@ fn a_damaged_or_unfinished_backup_is_refused() {
     let place = Place::seeded();
     let request = write_note("d-1", "d", "x").to_string();
     assert_eq!(place.effectd(&["run", "-"], Some(&request)).code(), 0);
-    done(&place, &["backup", "copy", "--keys", "copy-keys"]);
+    done(&place, &["backup", "copy/", "--keys", "copy-keys/"]);
     let refused = |what: &str| {
         let arguments = ["restore", "copy", "--keys", "copy-keys", "--state", "r"];
         let ran = place.effectd(&arguments, None);
@@ -164,7 +164,7 @@ fn a_damaged_or_unfinished_backup_is_refused() {
     std::fs::write(&segment, &whole).unwrap();
     done(
         &place,
-        &["restore", "copy", "--keys", "copy-keys", "--state", "r"],
+        &["restore", "copy", "--keys", "copy-keys", "--state", "r/"],
     );
     let again = place.effectd(&["restore", "copy", "--keys", "copy-keys", "--state", "r"], None);
     assert_eq!(again.code(), 2, "{}", again.stderr());

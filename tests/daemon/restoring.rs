@@ -49,9 +49,17 @@ fn restored() -> (Place, Value) {
 #[test]
 fn what_was_open_in_a_backup_is_not_carried_out_before_it_is_resumed() {
     let (place, told) = restored();
+    let one = |action: &str, begun: bool| {
+        json!({
+            "action_id": action, "tool_id": "files.write_text", "subject_id": "agent://planner@deviceA", "begun": begun,
+        })
+    };
     assert_eq!(
         told["open"],
-        json!({ "decisions": 2, "begun": 1, "questions": 0, "dead_letters": 0 })
+        json!({
+            "decisions": 2, "begun": 1, "questions": 0, "dead_letters": 0,
+            "first": [one("begun", true), one("waiting", false)],
+        })
     );
     // Over a restart as well: each time the daemon works, and begins nothing of it.
     for round in 0..2 {
@@ -82,6 +90,12 @@ fn what_was_open_in_a_backup_is_not_carried_out_before_it_is_resumed() {
         "{}",
         asked.stderr()
     );
+    for open in [
+        "begun: files.write_text for agent://planner@deviceA, begun",
+        "waiting: files.write_text for agent://planner@deviceA",
+    ] {
+        assert!(asked.stderr().contains(open), "{}", asked.stderr());
+    }
     assert!(!place.note("note").exists());
     assert_eq!(place.effectd(&["resume", "--yes"], None).code(), 0);
     // What had begun is not repeated: a person says whether it was done. What had not begun goes its way.
@@ -139,4 +153,22 @@ fn what_was_done_elsewhere_since_is_withdrawn_before_it_begins() {
         !place.note("note").exists(),
         "nothing of the backup was carried out"
     );
+}
+
+/// What this very state has begun since it was resumed is brought to its end as ever.
+#[test]
+fn what_begins_after_the_resume_recovers_from_a_kill() {
+    let (place, _) = restored();
+    let daemon = place.serve_stalling(Stall("executor.before_child"), &[]);
+    assert_eq!(place.effectd(&["resume", "--yes"], None).code(), 0);
+    let begun = daemon.get("/v1/actions/begun/wait?timeout_ms=60000");
+    assert!(begun.body.contains("outcome_unknown"), "{begun:?}");
+    until("the other one is begun", || {
+        daemon.get("/v1/store").json(200)["open_intents"] == 1
+    });
+    daemon.kill();
+    let daemon = place.serve(&[]);
+    let waiting = daemon.get("/v1/actions/waiting/wait?timeout_ms=60000").json(200);
+    assert_eq!(waiting["outcome"], "executed", "{waiting}");
+    assert_eq!(std::fs::read_to_string(place.note("note")).unwrap(), "second");
 }

@@ -22,6 +22,7 @@ use crate::idempotency::ID_TAKEN;
 use crate::key;
 use crate::limits::HELD_ROUNDS_MAX;
 use crate::messages::{Consult, Record, Refusal, Settle};
+use crate::open::intent_of;
 use crate::parts::Parts;
 use crate::preimage;
 use crate::preview::{self, Preview, Trial};
@@ -421,21 +422,8 @@ impl Holder {
 
 /// Whether an action has an intent without an outcome.
 pub(crate) async fn has_intent(store: &dyn Store, action: &ActionId) -> Result<bool, StoreError> {
-    let mut after = None;
-    loop {
-        let page = store.open_intents(after, INTENTS).await?;
-        if page.iter().any(|open| open.action_id == *action) {
-            return Ok(true);
-        }
-        match page.last() {
-            Some(last) => after = Some(last.fence),
-            None => return Ok(false),
-        }
-    }
+    Ok(intent_of(store, action).await?.is_some())
 }
-
-/// Intents looked at in one go.
-const INTENTS: usize = 500;
 
 fn begun() -> Failure {
     let message = "it was begun, and since then a rule asks a person about it";

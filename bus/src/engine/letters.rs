@@ -14,7 +14,9 @@ use crate::limits::{LETTER_GROUPS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX};
 use crate::names::TopicName;
 use crate::record::{LetterRecord, Record};
 use crate::table::Table;
-use crate::types::letters::{Fingerprint, LetterGroup, LetterOrigin, LetterPage, StoredLetter, Try};
+use crate::types::letters::{
+    Fingerprint, LetterGroup, LetterOrigin, LetterPage, OTHER_CAUSES, StoredLetter, Try,
+};
 use crate::vault::Kind;
 
 impl Shared {
@@ -189,9 +191,6 @@ impl Shared {
         Ok(named)
     }
 }
-
-/// The code of all causes that there was no room for.
-pub(crate) const OTHER_CAUSES: &str = "other_causes";
 
 /// Counts another letter, which is newer, among those of a group.
 fn add(group: &mut LetterGroup, one: &LetterGroup) {

@@ -10,6 +10,9 @@ use crate::codec::Hash16;
 use crate::names::{GroupName, TopicName};
 use crate::types::events::Body;
 
+/// The code under which causes that there was no room for are told together.
+pub const OTHER_CAUSES: &str = "other_causes";
+
 /// One attempt that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Try {

@@ -1,5 +1,8 @@
 //! `effectd dlq drain`: the guided way through all causes.
 
+use std::collections::BTreeSet;
+
+use effectd_bus::OTHER_CAUSES;
 use effectd_contracts::{Code, Operation};
 use effectd_gateway::letters::{CauseView, LetterNow};
 use tokio::sync::watch;
@@ -46,7 +49,7 @@ impl Drain {
             return Ok(Exit::Done);
         }
         let mut run = Run::begin(common, keeper, self.pace)?;
-        let ended = self.go_through(common, &causes, &mut run).await;
+        let ended = self.all(common, causes, &mut run).await;
         // Whatever went wrong then, what was done is told.
         let tally = run.end()?;
         complain(&tally.words());
@@ -66,6 +69,35 @@ impl Drain {
             (false, 0) => Exit::Done,
             (false, _) => Exit::Failed,
         })
+    }
+
+    /// Goes through the causes, and through those that come into sight when others are gone: only so many are told one by one.
+    async fn all(
+        &self,
+        common: &Common,
+        mut causes: Vec<CauseView>,
+        run: &mut Run<'_>,
+    ) -> Result<bool, Trouble> {
+        let mut seen = BTreeSet::new();
+        loop {
+            let told = causes.len();
+            causes.retain(|cause| cause.code != OTHER_CAUSES);
+            let more = causes.len() < told;
+            causes.retain(|cause| seen.insert(cause.cause.clone()));
+            if causes.is_empty() || !self.go_through(common, &causes, run).await? {
+                return Ok(causes.is_empty());
+            }
+            if !more || run.is_interrupted() {
+                return Ok(true);
+            }
+            if !self.confirm.yes {
+                complain(&"there are more causes than are told at once; run this again for the others");
+                return Ok(true);
+            }
+            let mut keeper = Keeper::reach(common).await?;
+            causes = failed_causes(&mut keeper).await?;
+            keeper.close()?;
+        }
     }
 
     /// Does about each cause what somebody says. `false` if nobody can be asked.
