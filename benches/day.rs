@@ -130,7 +130,7 @@ async fn traffic(runtime: &Arc<Runtime>, hour: u64, actions: u64) {
                 for n in (lane..actions).step_by(IN_FLIGHT) {
                     let file = format!("day-{}", n as usize % FILES);
                     let action = format!("day-{hour}-{n}");
-                    let text = format!("{action} {}", "a line of text\n".repeat(20));
+                    let text = format!("{action} {}", "a line of text ".repeat(20));
                     match n % 10 {
                         0..=6 => {
                             let asked = house::request(house::WRITE, &action, &file, &text);

@@ -55,6 +55,7 @@ fn main() {
     println!("receipts a second with {FEW}: {few:.0}");
     println!("receipts a second with {next}: {lots:.0}");
     println!("resident: {} MiB", resident() >> 20);
+    note(next, lots);
     store.close().unwrap();
     drop(store);
     let disk = |name: &str| size(&scratch.path().join(name)) >> 20;
@@ -213,13 +214,17 @@ fn fill(store: &LocalStore, next: &mut u64, count: u64) {
     while *next < count {
         let (before, begun) = (*next, Instant::now());
         commit(store, next, step.min(count - *next));
-        let per_second = (*next - before) as f64 / begun.elapsed().as_secs_f64();
-        let line = json!({
-            "peer": "effectd-store", "version": env!("CARGO_PKG_VERSION"), "work": "growth", "in_flight": IN_FLIGHT,
-            "receipts": *next, "per_second": per_second.round(), "resident_mib": resident() >> 20,
-        });
-        lines::note(line, &[]);
+        note(*next, (*next - before) as f64 / begun.elapsed().as_secs_f64());
     }
+}
+
+/// A line for the plot.
+fn note(receipts: u64, per_second: f64) {
+    let line = json!({
+        "peer": "effectd-store", "version": env!("CARGO_PKG_VERSION"), "work": "growth", "in_flight": IN_FLIGHT,
+        "receipts": receipts, "per_second": per_second.round(), "resident_mib": resident() >> 20,
+    });
+    lines::note(line, &[]);
 }
 
 /// Receipts a second of the large store over that of a new one, and both by themselves: medians over pairs of windows.

@@ -170,7 +170,7 @@ impl Load {
             tools => house::tool_name((lane + n) % tools),
         };
         // Each text is another, or it would have been done before.
-        let text = format!("{action} {}", "a line of text\n".repeat(self.text / 15));
+        let text = format!("{action} {}", "a line of text ".repeat(self.text / 15));
         house::request(
             &tool,
             &action,

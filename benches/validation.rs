@@ -27,7 +27,7 @@ fn main() {
             "action_id": "a-1", "subject_id": "agent://planner@deviceA", "space_id": "shared:household",
             "tool_id": "files.write_text", "policy_ctx": { "actor": "alice", "device": "phone1" },
             "params": {
-                "path": "workspace/notes/n.txt", "text": "a line of text\n".repeat(size / 15 + 1),
+                "path": "workspace/notes/n.txt", "text": "a line of text ".repeat(size / 15 + 1),
                 "space_id": "shared:household",
             },
         });

@@ -124,7 +124,7 @@ pub(crate) fn request(tool: &str, action: &str, file: &str, text: &str) -> Actio
     let asked = json!({
         "action_id": action, "subject_id": SUBJECT, "space_id": SPACE, "tool_id": tool,
         "params": { "path": format!("workspace/{file}.txt"), "text": text, "space_id": SPACE },
-        "policy_ctx": { "actor": "alice", "device": "phone1" },
+        "policy_ctx": { "device": "phone1" },
     });
     ActionRequest::parse(asked.to_string().as_bytes()).expect("a request")
 }
