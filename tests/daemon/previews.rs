@@ -97,6 +97,7 @@ fn shown_and_held_to_it(who: Who) {
             "--tool",
             tool,
             "require_approval",
+            "--yes",
         ];
         assert_eq!(place.effectd(&words, None).code(), 0);
     }
