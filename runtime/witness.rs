@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use effectd_actors::{Looked, Witness};
+use effectd_actors::{Looked, Mark, Scan, Witness};
 use effectd_adapters::{SpacePath, Workspace};
 use effectd_contracts::{Code, Failure, Inside, Phase, Seen};
 
@@ -24,10 +24,17 @@ fn parsed(path: &str) -> Result<SpacePath, Failure> {
     SpacePath::parse(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
 }
 
+fn folder_path(path: &str) -> Result<SpacePath, Failure> {
+    SpacePath::parse_folder(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
+}
+
 impl Witness for Eyes {
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure> {
         let root = open_root(root)?;
-        let paths: Vec<_> = paths.iter().map(|path| parsed(path)).collect::<Result<_, _>>()?;
+        let paths: Vec<_> = paths
+            .iter()
+            .map(|path| folder_path(path))
+            .collect::<Result<_, _>>()?;
         // There is no scratch folder outside of the sandbox, and no path here is in one.
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let looked = workspace.look(&paths, keep_bytes_max)?;
@@ -43,13 +50,67 @@ impl Witness for Eyes {
     fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure> {
         let root = open_root(root)?;
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        Ok(workspace.inside(&parsed(path)?)?)
+        Ok(workspace.inside(&folder_path(path)?)?)
+    }
+
+    fn look_beneath(&self, root: &Path, path: &str) -> Result<Vec<Looked>, Failure> {
+        let root = open_root(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let beneath = workspace.look_beneath(&folder_path(path)?)?;
+        let many = || failed("there are more files and folders than can be listed".to_owned());
+        let looked = beneath.ok_or_else(many)?.into_iter();
+        Ok(looked.map(|seen| Looked { seen, content: None }).collect())
     }
 
     fn open(&self, root: &Path, path: &str) -> Result<File, Failure> {
         let root = open_root(root)?;
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         Ok(workspace.open_file(&parsed(path)?)?.0)
+    }
+
+    fn nearest(&self, root: &Path, folders: &[String]) -> Result<Vec<String>, Failure> {
+        let root = open_root(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let nearest = folders.iter().map(|folder| {
+            let mut path = folder_path(folder)?;
+            while workspace.stat(&path)?.is_none()
+                && let Some(above) = path.parent()
+            {
+                path = above;
+            }
+            Ok(path.to_string())
+        });
+        nearest.collect()
+    }
+
+    fn scan(&self, root: &Path, folders: &[String], entries_max: usize) -> Result<Scan, Failure> {
+        let root = open_root(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let folders: Vec<_> = folders
+            .iter()
+            .map(|path| folder_path(path))
+            .collect::<Result<_, _>>()?;
+        let scan = workspace.scan(&folders, entries_max)?;
+        let marks = scan.marks.into_iter().map(|(path, mark)| {
+            let mark = Mark {
+                is_folder: mark.is_folder,
+                mode: mark.mode,
+                bytes: mark.bytes,
+                changed_ns: mark.changed_ns,
+                identity: mark.identity,
+            };
+            (path, mark)
+        });
+        Ok(Scan {
+            marks: marks.collect(),
+            complete: scan.complete,
+        })
+    }
+
+    fn drafts_of(&self, path: &str, trace: &str) -> Vec<String> {
+        let path = SpacePath::parse(path).ok();
+        let drafts = path.map(|path| path.drafts(trace).map(|draft| draft.to_string()));
+        drafts.into_iter().flatten().collect()
     }
 
     fn remove_drafts(

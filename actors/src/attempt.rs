@@ -10,12 +10,15 @@ use effectd_contracts::{
 };
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 use effectd_sandbox::{Answer, Beside, Call, Ending, Limits, Narrowing, SandboxError};
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::action::{Action, Claimed};
+use crate::disturbed;
 use crate::executor::Used;
 use crate::expected::expected;
 use crate::failpoint::hit;
+use crate::overreach::{self, Overreach};
 use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
 use crate::registry::Entry;
@@ -32,6 +35,8 @@ pub(crate) struct Tried {
     pub(crate) effects: Option<Effects>,
     /// What it said at length.
     pub(crate) artifacts: Vec<KeptArtifact>,
+    /// What it has done beyond what its tool declares.
+    pub(crate) overreach: Option<Overreach>,
 }
 
 /// What one run came to.
@@ -57,6 +62,10 @@ pub(crate) async fn attempt(
 ) -> Tried {
     let started_at = parts.clock.now();
     let begun = parts.clock.monotonic();
+    let watch = match mode {
+        CallMode::Run => Some(overreach::watch(parts, action, prepared).await),
+        CallMode::DryRun | CallMode::Probe | CallMode::Preview => None,
+    };
     let call = match expected(parts, action, prepared, (mode, first)).await {
         Ok(expect) => call_of(parts, action, prepared, (mode, expect), left),
         Err(failure) => Err(failure),
@@ -91,6 +100,7 @@ pub(crate) async fn attempt(
         probed: None,
         effects: None,
         artifacts: Vec::new(),
+        overreach: None,
     };
     match outcome {
         Ok(Ran { answer, look, taken }) => {
@@ -100,6 +110,9 @@ pub(crate) async fn attempt(
                 preimage::remove_drafts(parts, action, prepared).await;
             }
             tried.effects = look;
+            if let Some(watch) = watch {
+                tried.overreach = watch.judge(parts, action, &tried.attempt.denials).await;
+            }
             keep(parts, &mut tried, taken, entry).await;
         }
         Err(Some(failure)) => tried.came_to = Attempted::Failed(failure),
@@ -146,7 +159,7 @@ fn fill_in(output: &mut ToolOutput, entry: &Entry, kept: &[KeptArtifact]) {
     ) else {
         return;
     };
-    let is_named = |schema: &serde_json::Value| {
+    let is_named = |schema: &Value| {
         let named = schema["x-artifact-bytes"].as_str();
         output
             .artifacts
@@ -155,7 +168,7 @@ fn fill_in(output: &mut ToolOutput, entry: &Entry, kept: &[KeptArtifact]) {
     };
     for (field, schema) in fields {
         let find = |mark: &str| {
-            let named = schema.get(mark).and_then(serde_json::Value::as_str);
+            let named = schema.get(mark).and_then(Value::as_str);
             named.map(|named| kept.iter().find(|one| one.name == named))
         };
         match find("x-artifact") {
@@ -204,7 +217,7 @@ fn call_of(
     let request = serde_json::to_vec(&call)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
     let narrowing = match mode {
-        CallMode::Run => narrowed(prepared),
+        CallMode::Run => narrowed(prepared, gated.entry(), gated.params()),
         CallMode::DryRun | CallMode::Probe | CallMode::Preview => Narrowing::read_only(),
     };
     Ok(Call {
@@ -221,9 +234,15 @@ fn call_of(
 }
 
 /// A tool that says what it may change can change nothing else: the folders of those paths, or where they are to be made.
-fn narrowed(prepared: &Prepared) -> Narrowing {
+/// One that says that it changes no file of the space can change none.
+fn narrowed(prepared: &Prepared, entry: &Entry, params: &Map<String, Value>) -> Narrowing {
     if prepared.touched.is_empty() {
-        return Narrowing::default();
+        let changes_none = !disturbed::changes_files(entry.spec()) || entry.touches(params).is_some();
+        return if changes_none {
+            Narrowing::read_only()
+        } else {
+            Narrowing::default()
+        };
     }
     let beneath = |touch: &Touch| {
         let path = PathBuf::from(touch.path.strip_prefix("workspace/")?);
@@ -377,13 +396,14 @@ fn read_reply(bytes: &[u8], entry: &Entry, mode: CallMode) -> Result<Reply, (Fai
 
 /// A tool's failure with a code that a tool may use. It must not pretend that the policy or the kernel said something.
 fn own_words(failure: Failure) -> Failure {
-    const ALLOWED: [Code; 15] = [
+    const ALLOWED: [Code; 16] = [
         Code::PermissionDenied,
         Code::FileNotFound,
         Code::FileExists,
         Code::NotAFile,
         Code::NotAFolder,
         Code::NotText,
+        Code::ArchiveInvalid,
         Code::StateChanged,
         Code::DiskFull,
         Code::UndoGone,

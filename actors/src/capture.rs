@@ -21,7 +21,7 @@ use crate::messages::Refusal;
 use crate::parts::Parts;
 use crate::reward::{Inputs, reward};
 use crate::streams::KeptArtifact;
-use crate::{disturbed, preimage};
+use crate::{disturbed, preimage, resources};
 
 /// A receipt, and all that is written with it.
 pub(crate) struct Captured {
@@ -412,7 +412,7 @@ fn may_have_changed(parts: &Parts, refusal: &Refusal) -> Changed {
     let (spec, space) = (entry.spec(), &request.space_id);
     let touched = preimage::touched_with(parts, space, entry, &request.params);
     Changed {
-        retire: preimage::resources(spec, space, &request.params, &touched),
+        retire: resources::of_action(spec, space, &request.params, &touched),
         disturbed: disturbed::disturbed(spec, space, &touched, &Effects::Possible),
         appeared: Vec::new(),
         // It satisfies no key.

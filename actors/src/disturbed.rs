@@ -4,6 +4,8 @@ use effectd_bus::ResourceName;
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_contracts::{Effects, SideEffect, SpaceId, Standing, ToolSpec, Touch};
 
+use crate::resources::{named, topmost};
+
 /// The path of a space's root.
 const WHOLE_SPACE: &str = "workspace";
 
@@ -28,15 +30,11 @@ pub(crate) fn disturbed(
         Effects::Unobserved | Effects::Possible if changes_files(spec) => vec![WHOLE_SPACE],
         Effects::Unobserved | Effects::Possible => return Vec::new(),
     };
-    let paths = if paths.len() > RESOURCES_MAX {
-        vec![WHOLE_SPACE]
-    } else {
-        paths
-    };
-    let names = paths
-        .into_iter()
-        .map(|path| ResourceName::new(format!("file:{space}/{path}")));
-    names.filter_map(Result::ok).collect()
+    let paths = topmost(paths);
+    // More than can be named one by one, also of those whose own keys are open again.
+    let many = paths.len() > RESOURCES_MAX || touched.len() > RESOURCES_MAX;
+    let paths = if many { vec![WHOLE_SPACE] } else { paths };
+    paths.into_iter().filter_map(|path| named(space, path)).collect()
 }
 
 /// Folders that came. What was done beneath them before is not what is there; what others do beneath them at the same time
@@ -49,9 +47,10 @@ pub(crate) fn appeared(space: &SpaceId, effects: &Effects) -> Vec<ResourceName> 
         .changes
         .iter()
         .filter(|change| holds_others(&change.after));
-    let names = came.map(|change| ResourceName::new(format!("file:{space}/{}", change.path)));
+    let came = topmost(came.map(|change| change.path.as_str()).collect());
+    let names = came.into_iter().filter_map(|path| named(space, path));
     // As many as are watched at most, of which none is left out: `disturbed` would be the whole space.
-    names.filter_map(Result::ok).take(RESOURCES_MAX).collect()
+    names.take(RESOURCES_MAX).collect()
 }
 
 /// Whether something lies beneath what stands there, or may.
@@ -62,7 +61,8 @@ fn holds_others(standing: &Standing) -> bool {
     }
 }
 
-fn changes_files(spec: &ToolSpec) -> bool {
+/// Whether it declares that it changes files of its space.
+pub(crate) fn changes_files(spec: &ToolSpec) -> bool {
     let writing = [SideEffect::FilesystemWrite, SideEffect::FilesystemDelete];
     writing.iter().any(|effect| spec.side_effects.contains(effect))
 }

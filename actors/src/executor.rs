@@ -23,6 +23,7 @@ use crate::failpoint::hit;
 use crate::idempotency::Earlier;
 use crate::intent::Intent;
 use crate::messages::{Execute, Record};
+use crate::overreach::{self, Overreach};
 use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
 use crate::retry::Budget;
@@ -198,6 +199,19 @@ impl Course {
         }
     }
 
+    /// It has done more than its tool declares. What ended it otherwise is told; an answer is not relied on.
+    fn overreached(self, overreach: &Overreach, seen: Option<Effects>, attempted: Attempted) -> Ended {
+        let failure = match attempted {
+            Attempted::Failed(failure) | Attempted::Unclear(failure) => failure,
+            Attempted::Done(_) | Attempted::Abandoned => overreach.failure(),
+        };
+        let (outcome, effects) = (failure.code.outcome(), overreach.effects(seen));
+        Ended {
+            effects,
+            ..self.end(Err(failure), outcome, false)
+        }
+    }
+
     fn fail(self, failure: Failure) -> Ended {
         let dead_letter = failure.retryable || failure.code == Code::OutcomeUnknown;
         let outcome = failure.code.outcome();
@@ -310,9 +324,13 @@ impl Executor {
         loop {
             let left = deadline.since(self.parts.clock.monotonic());
             let mut tried = attempt(&self.parts, action, &prepared, (mode, !course.touched), left).await;
-            let seen = tried.effects.take();
+            let (seen, overreach) = (tried.effects.take(), tried.overreach.take());
             let attempted = course.note(tried);
             tell(pass.as_ref(), &attempted).await;
+            if let Some(overreach) = overreach {
+                overreach::quarantine(&self.parts, action, &overreach).await;
+                return Some(course.overreached(&overreach, seen, attempted));
+            }
             let (failure, ambiguous) = match attempted {
                 Attempted::Done(output) => {
                     return Some(match (dry_run, seen) {
@@ -530,6 +548,7 @@ mod tests {
                 inside: None,
             }],
             undoable: true,
+            undeclared: Vec::new(),
         });
         let failure = || Failure::new(Code::StateChanged, Phase::Dispatch, "otherwise");
         assert!(has_changed(&half) && !has_changed(&Effects::None));

@@ -26,6 +26,7 @@ use crate::messages::{Execute, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::pipeline::group;
 use crate::preimage;
+use crate::resources;
 use crate::stage::{PanicWatch, bounded, pass};
 
 /// The action is ours to do, and that is on disk.
@@ -181,7 +182,7 @@ impl Idempotency {
         let key = own.or_else(|| key::key_of(spec, params, &self.parts.identity));
         let space = &action.request.space_id;
         let touched = preimage::touched(&self.parts, action);
-        let resources = preimage::resources(spec, space, params, &touched);
+        let resources = resources::of_action(spec, space, params, &touched);
         Terms {
             params_digest,
             depends: if is_own || key.is_none() {

@@ -146,6 +146,13 @@ pub const QUARANTINED_RECOUNT: Duration = Duration::from_secs(60);
 /// Longest reason for taking an artifact aside: a line for people.
 /// Fixed: part of what is stored.
 pub const QUARANTINE_REASON_BYTES_MAX: usize = 1_024;
+/// Undeclared changes of one action that its receipt names one by one; a message counts the rest.
+/// Fixed: a person reads them.
+pub const UNDECLARED_NAMED_MAX: usize = 32;
+/// Actions that are remembered, with what they declare, as long as others are at work that began before they ended: whoever has more of
+/// them beside it is not judged.
+/// Fixed: far more than are at work at a time.
+pub const AT_WORK_MAX: usize = 4_096;
 /// Most long outputs of one run that are kept: each is a file that is open while the tool runs.
 /// Fixed: a receipt names each of them.
 pub const STREAMS_MAX: usize = 8;
@@ -194,6 +201,13 @@ effectd_contracts::bounds! {
     /// Most bytes of what an action replaces that are kept already while its claim is being written: so much of each action
     /// that waits for its claim is held in memory.
     PREIMAGE_EARLY_BYTES_MAX: u64 = 65_536, "pipeline.preimage_early_bytes_max", 0 ..= 1_048_576;
+    /// Most files and folders of a space that are looked at before and after a tool of another program runs, to see whether it does
+    /// more than it declares. If there are more, only the folders that it can write to are looked at; if there are more in those, or this is
+    /// 0, nothing is, which a metric counts.
+    SCAN_ENTRIES_MAX: usize = 4_096, "pipeline.scan_entries_max", 0 ..= 1_000_000;
+    /// The same for the tools that effectd brings. They are part of the same program and tried in this way before each release, and
+    /// whoever works in the space beside them would have them suspected.
+    SCAN_CORE_ENTRIES_MAX: usize = 0, "pipeline.scan_core_entries_max", 0 ..= 1_000_000;
     /// Receipts of late that are held in memory, so that what was done before is answered quickly: a few kilobytes each.
     RECENT_RECEIPTS_MAX: usize = 256, "pipeline.recent_receipts_max", 1 ..= 65_536;
     /// What is said to a call that comes while a breaker is being tried and has no place for it.

@@ -24,6 +24,10 @@ pub const WRITTEN_BYTES_TOTAL: &str = "effectd_action_written_bytes_total";
 pub const RETRIES_TOTAL: &str = "effectd_action_retries_total";
 /// Answers from earlier receipts, by tool.
 pub const CACHED_TOTAL: &str = "effectd_actions_cached_total";
+/// Tools that were switched off since they did more than they declare.
+pub const TOOLS_QUARANTINED_TOTAL: &str = "effectd_tools_quarantined_total";
+/// Calls of tools of other programs that were not watched.
+pub const CALLS_UNWATCHED_TOTAL: &str = "effectd_calls_unwatched_total";
 /// Actions between acceptance and receipt.
 pub const IN_FLIGHT: &str = "effectd_actions_in_flight";
 /// Workers that panicked, by stage.
@@ -83,6 +87,8 @@ pub struct Metrics {
     pub(crate) throttled: IntCounterVec,
     pub(crate) sessions_uncounted: IntCounter,
     pub(crate) held: IntCounter,
+    pub(crate) quarantined_tools: IntCounter,
+    pub(crate) unwatched_calls: IntCounter,
     pub(crate) holds_open: IntGauge,
     pub(crate) given_up: IntCounterVec,
 }
@@ -123,6 +129,12 @@ impl Metrics {
             registry.register(Box::new(gauges.clone()))?;
             Ok::<_, prometheus::Error>(gauges)
         };
+        let off = "Tools that were switched off since they did more than they declare";
+        let quarantined_tools = IntCounter::new(TOOLS_QUARANTINED_TOTAL, off)?;
+        registry.register(Box::new(quarantined_tools.clone()))?;
+        let much = "Calls of tools of other programs that were not watched: there was too much to look at";
+        let unwatched_calls = IntCounter::new(CALLS_UNWATCHED_TOTAL, much)?;
+        registry.register(Box::new(unwatched_calls.clone()))?;
         Ok(Self {
             actions: counter(ACTIONS_TOTAL, "Actions by outcome", &["tool_id", "outcome"])?,
             failures: counter(FAILURES_TOTAL, "Failures by code", &["tool_id", "code"])?,
@@ -156,6 +168,8 @@ impl Metrics {
             )?,
             duration: histogram(ACTION_SECONDS, "Time from acceptance to receipt", "tool_id")?,
             in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
+            quarantined_tools,
+            unwatched_calls,
             stage_duration: histogram(STAGE_SECONDS, "How long workers had an action in hand", "stage")?,
             stage_busy: gauges(STAGE_BUSY, "Workers that have an action in hand", "stage")?,
             stage_queue: gauges(STAGE_QUEUE, "Actions that wait for a worker", "stage")?,

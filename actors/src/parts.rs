@@ -11,6 +11,7 @@ use effectd_sandbox::Sandbox;
 use tokio::sync::watch;
 
 use crate::answers::Answers;
+use crate::at_work::AtWork;
 use crate::control::Control;
 use crate::decisions::AtDoor;
 use crate::held;
@@ -21,7 +22,7 @@ use crate::operations::Acting;
 use crate::preimage::Witness;
 use crate::preview::Turns;
 use crate::recent::Recent;
-use crate::registry::Registry;
+use crate::registry::{Registry, Source};
 use crate::review;
 use crate::reward::Weights;
 use crate::running::Running;
@@ -64,6 +65,8 @@ pub struct Parts {
     policy: RwLock<Arc<Policy>>,
     pub(crate) running: Running,
     pub(crate) leases: Leases,
+    /// Who is at work where.
+    pub(crate) at_work: AtWork,
     /// One at a time changes what waits for people.
     pub(crate) held: held::Turn,
     pub(crate) recent: Recent,
@@ -140,6 +143,7 @@ impl Parts {
             policy: RwLock::new(from.policy),
             running: Running::default(),
             leases: Leases::default(),
+            at_work: AtWork::default(),
             held: held::Turn::default(),
             recent: Recent::default(),
             previews: Turns::default(),
@@ -148,6 +152,12 @@ impl Parts {
             acting: Acting::default(),
             halt: watch::Sender::new(false),
         })
+    }
+
+    /// Whether somebody looks at what tools do beyond what they declare: then everybody must say where they are at work.
+    pub(crate) fn overreach_matters(&self) -> bool {
+        let foreign = || self.registry.iter().any(|entry| entry.source() != Source::Core);
+        crate::limits::SCAN_CORE_ENTRIES_MAX.get() > 0 || foreign()
     }
 
     /// The policy in force.

@@ -11,21 +11,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use effectd_bus::limits::RESOURCES_MAX;
-use effectd_bus::{BlobError, Blobs, Pins, ResourceName, Shelf};
+use effectd_bus::{BlobError, Blobs, Pins, Shelf};
 use effectd_contracts::{
-    ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, Inside, Observed,
-    PathChange, Phase, Restore, Seen, SpaceId, Standing, ToolSpec, Touch, UNDO_TOOL,
+    ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, Inside, Observed, Phase,
+    Restore, Seen, SpaceId, Standing, Touch, UNDO_TOOL,
 };
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Claimed, Gated};
 use crate::artifacts;
+use crate::changes::{compare, filled, is_kept, now};
 use crate::control::turns::Join;
 use crate::idempotency::Earlier;
 use crate::key;
 use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
+use crate::overreach::Scan;
 use crate::parts::Parts;
 use crate::registry::Entry;
+use crate::resources;
 use crate::streams::failure_of;
 use crate::undo;
 
@@ -41,8 +44,20 @@ pub trait Witness: Send + Sync {
     /// What is in the folder at a path beneath the root.
     fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure>;
 
+    /// What stands beneath a folder that a tool has made. More than tools make is an error.
+    fn look_beneath(&self, root: &Path, path: &str) -> Result<Vec<Looked>, Failure>;
+
     /// Opens the file at a path beneath the root, to be read in pieces.
     fn open(&self, root: &Path, path: &str) -> Result<File, Failure>;
+
+    /// The folders that stand nearest to these: themselves, or what they would be made in.
+    fn nearest(&self, root: &Path, folders: &[String]) -> Result<Vec<String>, Failure>;
+
+    /// What is in these folders and beneath, up to so many.
+    fn scan(&self, root: &Path, folders: &[String], entries_max: usize) -> Result<Scan, Failure>;
+
+    /// Where a run under this trace keeps what is unfinished of a path, and what it sets aside.
+    fn drafts_of(&self, path: &str, trace: &str) -> Vec<String>;
 
     /// Removes what a run under this trace has left half written for these paths, and puts back what it has set aside. What
     /// stood there before it is told as far as it is known. Nothing of the run is alive any more.
@@ -127,7 +142,9 @@ pub(crate) fn join(parts: &Parts, request: &ActionRequest) -> Option<Join> {
             return resource.into_iter().collect();
         }
         let touched = touched.iter().take(RESOURCES_MAX);
-        touched.map(|touch| resource(space, touch)).collect::<Vec<_>>()
+        touched
+            .map(|touch| resources::of_touch(space, touch))
+            .collect::<Vec<_>>()
     }));
     let (names, lines) = (names.unwrap_or_default(), parts.control.lines.clone());
     if names.is_empty() {
@@ -135,28 +152,6 @@ pub(crate) fn join(parts: &Parts, request: &ActionRequest) -> Option<Join> {
     }
     let id = (request.action_id.clone(), request.digest());
     Some(Box::new(move || lines.join(names, id)) as Join)
-}
-
-fn resource(space: &SpaceId, touch: &Touch) -> String {
-    format!("file:{space}/{}", touch.path)
-}
-
-/// The names under which others wait for what an action changes.
-pub(crate) fn resources(
-    spec: &ToolSpec,
-    space: &SpaceId,
-    params: &Map<String, Value>,
-    touched: &[Touch],
-) -> Vec<ResourceName> {
-    if touched.is_empty() {
-        let name = key::resource_of(spec, space, params);
-        return name
-            .and_then(|name| ResourceName::new(name).ok())
-            .into_iter()
-            .collect();
-    }
-    let names = touched.iter().map(|touch| resource(space, touch));
-    names.filter_map(|name| ResourceName::new(name).ok()).collect()
 }
 
 /// What stands where the action will work.
@@ -239,6 +234,20 @@ pub(crate) fn keyed_inside(parts: &Parts, inside: &Inside) -> Option<String> {
         Inside::Listed(digest) => Some(format!("hmac-sha256:{}", keyed_name(parts, digest))),
         Inside::TooMuch => None,
     }
+}
+
+/// What stands at every path in a folder.
+pub(crate) async fn look_beneath(
+    parts: &Parts,
+    space: &SpaceId,
+    path: String,
+) -> Result<Vec<Looked>, Failure> {
+    let root: PathBuf = (parts.space_roots)(space)?;
+    let witness = parts.witness.clone();
+    let looking = tokio::task::spawn_blocking(move || witness.look_beneath(&root, &path));
+    looking
+        .await
+        .unwrap_or_else(|_| Err(broken("looking at the files")))
 }
 
 /// Removes what a killed run has left half written: nobody would see it, and no tool could remove it. Should this fail, the
@@ -522,64 +531,17 @@ pub(crate) async fn observe(parts: &Parts, action: &Action<Claimed>, prepared: &
             change.inside = keyed_inside(parts, &inside(parts, space, to).await);
         }
     }
-    let undoable = before.iter().all(|was| match now(was, &after) {
+    let mut undoable = before.iter().all(|was| match now(was, &after) {
         Some(is) => is_kept(parts, space, was, &after) && is.seen.standing != Standing::Other,
         None => true,
     });
-    let undoable = undoable && !changes.is_empty();
-    Effects::Observed(Observed { changes, undoable })
-}
-
-/// Every path that is not as it was.
-pub(crate) fn compare(
-    parts: &Parts,
-    before: &[Seen],
-    after: &[Looked],
-    touched: &[Touch],
-) -> Vec<PathChange> {
-    let changed = before.iter().filter_map(|was| {
-        let is = now(was, after)?;
-        Some(PathChange {
-            path: was.path.clone(),
-            before: keyed(parts, &was.standing),
-            after: keyed(parts, &is.seen.standing),
-            moved_to: folder_moved(was, before, after, touched),
-            inside: None,
-        })
-    });
-    changed.collect()
-}
-
-/// What stands at a path now, if that is something else.
-fn now<'a>(was: &Seen, after: &'a [Looked]) -> Option<&'a Looked> {
-    let is = after.iter().find(|looked| looked.seen.path == was.path);
-    is.filter(|is| is.seen.standing != was.standing)
-}
-
-/// Where a folder has gone: it is not here any more, and one stands where the tool said that it would go.
-fn folder_moved(was: &Seen, before: &[Seen], after: &[Looked], touched: &[Touch]) -> Option<String> {
-    let touch = touched.iter().find(|touch| touch.path == was.path)?;
-    let to = touch.goes_to.as_ref()?;
-    let then = before.iter().find(|seen| &seen.path == to)?;
-    let now = |path: &str| {
-        let looked = after.iter().find(|looked| looked.seen.path == path);
-        looked.map(|looked| &looked.seen.standing)
-    };
-    let moved = was.standing == Standing::Folder
-        && then.standing == Standing::Absent
-        && now(&was.path) == Some(&Standing::Absent)
-        && now(to) == Some(&Standing::Folder);
-    moved.then(|| to.clone())
-}
-
-/// Whether what was there could be put back: nothing, a folder, or content that is kept or lives on at another path.
-fn is_kept(parts: &Parts, space: &SpaceId, was: &Seen, after: &[Looked]) -> bool {
-    let Standing::File(old) = &was.standing else {
-        return was.standing != Standing::Other;
-    };
-    let lives_on = after.iter().any(|looked| {
-        matches!(&looked.seen.standing, Standing::File(new) if new.digest == old.digest && looked.seen.path != was.path)
-    });
-    let name = keyed_name(parts, &old.digest);
-    lives_on || parts.blobs.has(Shelf::Preimages, space, &name)
+    for touch in prepared.touched.iter().filter(|touch| touch.filled) {
+        undoable &= filled(parts, space, touch, &mut changes).await;
+    }
+    undoable &= !changes.is_empty();
+    Effects::Observed(Observed {
+        changes,
+        undoable,
+        undeclared: Vec::new(),
+    })
 }

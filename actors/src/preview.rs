@@ -26,6 +26,7 @@ pub use diff::{Diff, LeftOut};
 pub use foresee::{Foresight, foresee};
 pub(crate) use turns::Turns;
 
+use crate::changes;
 use crate::limits::{PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_TIME_MAX};
 use crate::parts::Parts;
 use crate::preimage::{self, Looked};
@@ -236,7 +237,11 @@ async fn shown(
         content: None,
     });
     let after: Vec<Looked> = after.collect();
-    let mut changes = preimage::compare(parts, &before, &after, touched);
+    let mut changes = changes::compare(parts, &before, &after, touched);
+    for touch in touched.iter().filter(|touch| touch.filled) {
+        let beneath = after.iter().map(|looked| looked.seen.clone());
+        changes::fill(parts, touch, beneath, &mut changes);
+    }
     let known = trial.stands.unwrap_or(&rehearsal.before);
     for change in changes.iter_mut().filter(|change| change.moved_to.is_some()) {
         let seen = known.iter().find(|seen| seen.path == change.path);

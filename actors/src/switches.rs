@@ -2,10 +2,10 @@
 //! Store, so that a restart changes nothing. Also what a restore leaves switched: effects off, and nothing begun of what was open.
 
 use effectd_bus::{
-    Change, EntryChange, Expect, FamilyName, NewBody, OpenIntent, Store, StoreError, Swap, Wait,
+    Change, EntryChange, Expect, FamilyName, NewBody, NewEvent, OpenIntent, Store, StoreError, Swap, Wait,
 };
 use effectd_contracts::limits::SPEC_LIST_MAX;
-use effectd_contracts::{Capability, Principal, Timestamp, ToolId};
+use effectd_contracts::{Capability, Event, Principal, SpaceId, Timestamp, ToolId, ToolNews, Topic};
 use effectd_policy::Facts;
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +122,38 @@ impl<'a> Switches<'a> {
     /// Switches a tool off or on again.
     pub fn set_tool_disabled(&self, tool: &ToolId, off: bool) -> Wait<effectd_bus::Changed> {
         self.set(tool_key(tool), off.then(|| b"on".to_vec()))
+    }
+
+    /// Switches a tool off since it did more than it declares, and tells so on the bus, in one step. An operator switches it on
+    /// again like any other.
+    pub fn quarantine(&self, news: &ToolNews, space: &SpaceId) -> Wait<effectd_bus::Changed> {
+        let event = Event::tool(news.clone(), space.clone());
+        let event = NewEvent {
+            event_id: event.id.clone(),
+            time: event.time,
+            trace_id: event.traceid.clone(),
+            action_id: None,
+            // Plain data with text keys, for which serde_json has no failure.
+            body: NewBody::Clear(serde_json::to_vec(&event).unwrap_or_default()),
+        };
+        let value = serde_json::to_vec(news).unwrap_or_default();
+        let swap = family().map(|family| Swap {
+            family,
+            key: tool_key(&news.tool_id),
+            expect: Expect::Any,
+            change: EntryChange::Put(NewBody::Clear(value)),
+        });
+        self.store.change(Change {
+            swaps: swap.into_iter().collect(),
+            events: vec![(Topic::Tools.into(), event)],
+            ..Change::default()
+        })
+    }
+
+    /// Why a tool is off, if it is since it did more than it declares.
+    pub fn quarantined(&self, tool: &ToolId) -> Result<Option<ToolNews>, StoreError> {
+        let entry = self.store.entry(&family()?, &tool_key(tool))?;
+        Ok(entry.and_then(|entry| serde_json::from_slice(entry.value.bytes()?).ok()))
     }
 
     /// Pauses effects.

@@ -71,8 +71,8 @@ pub(crate) fn touched(
         .changes
         .iter()
         .map(|change| Touch {
-            path: change.path.clone(),
             goes_to: goes_to(&observed, change),
+            ..Touch::replaced(change.path.clone())
         })
         .collect())
 }

@@ -8,6 +8,7 @@ pub mod spacepath;
 pub mod tool;
 pub mod workspace;
 
+mod archive;
 mod before;
 mod beside;
 mod failpoint;
@@ -46,6 +47,8 @@ pub fn all() -> &'static [&'static dyn Tool] {
         &files::Copy,
         &files::Move,
         &files::Delete,
+        &files::Archive,
+        &files::Extract,
         &files::Undo,
         &artifact::Put,
         &artifact::Get,

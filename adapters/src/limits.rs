@@ -43,6 +43,16 @@ effectd_contracts::bounds! {
     PATCH_FILES_MAX: usize = 32, "tools.patch_files_max", 1 ..= 1_024;
     /// Most hunks in one patch.
     PATCH_HUNKS_MAX: usize = 1_024, "tools.patch_hunks_max", 1 ..= 65_536;
+    /// Largest archive that is unpacked, and most content that is packed into one: as large as a native tool can make a file.
+    ARCHIVE_BYTES_MAX: u64 = 67_108_864, "tools.archive_bytes_max", 4_096 ..= 67_108_864;
+    /// Most files and folders in one archive: each that is unpacked stands in the receipt, so that it can be taken back.
+    EXTRACT_ENTRIES_MAX: usize = 1_000, "tools.extract_entries_max", 1 ..= 1_000;
+    /// Most bytes that are unpacked from one archive: as many as one action may replace, so that taking it back can be undone, too.
+    EXTRACT_BYTES_MAX: u64 = 134_217_728, "tools.extract_bytes_max", 4_096 ..= 134_217_728;
+    /// How many times its own size may come out of an archive, beyond the first mebibyte: text hardly reaches 20, a bomb 1,000.
+    EXTRACT_RATIO_MAX: u64 = 200, "tools.extract_ratio_max", 2 ..= 2_000;
+    /// Longest names of what is unpacked from one archive, all of them together: they stand in the receipt.
+    EXTRACT_PATHS_BYTES_MAX: usize = 262_144, "tools.extract_paths_bytes_max", 1_024 ..= 262_144;
     /// Most words of one command line.
     ARGV_MAX: usize = 256, "tools.argv_max", 1 ..= 4_096;
     /// Longest word of a command line.

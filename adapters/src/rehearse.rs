@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use effectd_contracts::{Code, Failure, Phase, Rehearsal, Rehearsed, Seen, Standing, ToolCall};
+use effectd_contracts::{Code, Failure, Phase, Rehearsal, Rehearsed, Seen, Standing, ToolCall, Touch};
 use nix::errno::Errno;
 
 use crate::beside::Beside;
@@ -47,7 +47,12 @@ pub(crate) fn rehearse(
         Err(failure) if failure.code == Code::DiskFull => return Err(too_large()),
         Err(failure) => Some(failure),
     };
-    let after = after(&copy, &looked[..changing])?;
+    let mut after = after(&copy, &looked[..changing])?;
+    for touch in tool.touches(&call.params).unwrap_or_default() {
+        if touch.filled && call.restore.is_empty() {
+            after.extend(filled(&copy, &touch, &after)?);
+        }
+    }
     // What was copied must be what was seen: otherwise it shows the effect on something else.
     let still = looked.iter().all(|seen| stands(space, seen));
     if !still {
@@ -65,7 +70,7 @@ pub(crate) fn rehearse(
 }
 
 fn stands(space: &Workspace<'_>, seen: &Seen) -> bool {
-    let now = SpacePath::parse(&seen.path)
+    let now = SpacePath::parse_folder(&seen.path)
         .ok()
         .and_then(|path| match seen.inside {
             Some(_) => space.see_whole(&path).ok(),
@@ -95,7 +100,8 @@ fn paths(tool: &dyn Tool, call: &ToolCall) -> Result<(Vec<SpacePath>, Vec<SpaceP
         return Err(Failure::new(Code::ToolFailed, Phase::Dispatch, why));
     }
     let parsed = |paths: Vec<String>| -> Result<Vec<SpacePath>, Failure> {
-        let parse = |path: String| SpacePath::parse(&path).map_err(|why| crate::params::invalid("path", why));
+        let parse =
+            |path: String| SpacePath::parse_folder(&path).map_err(|why| crate::params::invalid("path", why));
         paths.into_iter().map(parse).collect()
     };
     let mut read = parsed(tool.reads(&call.params))?;
@@ -103,6 +109,23 @@ fn paths(tool: &dyn Tool, call: &ToolCall) -> Result<(Vec<SpacePath>, Vec<SpaceP
     // The scratch folder of a fresh call is empty.
     read.retain(|path| path.base() == Base::Workspace && !touched.contains(path));
     Ok((touched, read))
+}
+
+/// All that is in a folder that was made, as it is listed when it has really been made.
+fn filled(copy: &Workspace<'_>, touch: &Touch, after: &[Rehearsed]) -> Result<Vec<Rehearsed>, Failure> {
+    let made = after.iter().find(|now| now.path == touch.path);
+    if made.is_none_or(|now| now.standing != Standing::Folder) {
+        return Ok(Vec::new());
+    }
+    let path = SpacePath::parse(&touch.path).map_err(|why| crate::params::invalid("path", why))?;
+    let beneath = copy.look_beneath(&path)?.ok_or_else(too_large)?;
+    let listed = beneath.into_iter().map(|seen| Rehearsed {
+        path: seen.path,
+        standing: seen.standing,
+        text: None,
+        too_long: false,
+    });
+    Ok(listed.collect())
 }
 
 /// What stands in the copy now, at the paths that may have changed, and the texts that are new.

@@ -110,6 +110,15 @@ impl SpacePath {
         })
     }
 
+    /// Where what is unfinished of it lies, under a mark, and what is set aside.
+    pub fn drafts(&self, mark: &str) -> [Self; 2] {
+        let (mark, folder) = (
+            format!("{mark}\n{self}"),
+            self.parent().unwrap_or_else(|| self.clone()),
+        );
+        [draft_name(&mark), aside_name(&mark)].map(|name| folder.child(&name))
+    }
+
     /// The path beneath its base, `.` for the base itself.
     pub fn relative(&self) -> String {
         if self.parts.is_empty() {

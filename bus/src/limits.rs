@@ -25,7 +25,7 @@ pub const DELIVERIES_MAX_DEFAULT: u32 = 5;
 pub const DELIVERIES_MAX: u32 = 1_000;
 /// Most resources that one claim may name.
 /// Fixed: part of the stored format.
-pub const RESOURCES_MAX: usize = 16;
+pub const RESOURCES_MAX: usize = 64;
 /// Longest name of a resource: a scheme, a space and a path of `PATH_MAX` fit.
 /// Fixed: part of the stored format.
 pub const RESOURCE_BYTES_MAX: usize = 8_192;

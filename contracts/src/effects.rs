@@ -28,6 +28,53 @@ pub struct Observed {
     pub changes: Vec<PathChange>,
     /// Whether what was replaced is kept, so that the action can be undone.
     pub undoable: bool,
+    /// What the tool changed beyond what it says it changes. It is switched off since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undeclared: Vec<Undeclared>,
+}
+
+/// Something that a tool changed without saying that it would.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Undeclared {
+    /// Where, as requests write it; for what was made, the digest of its name under the device's key, since the tool chose it.
+    pub path: String,
+    /// What happened there.
+    pub what: UndeclaredKind,
+}
+
+/// What can happen to a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UndeclaredKind {
+    /// It was not there before.
+    Made,
+    /// It is not there any more.
+    Removed,
+    /// It has another content, or another one stands there.
+    Changed,
+    /// It has other permissions, or is of another kind.
+    Permissions,
+}
+
+impl UndeclaredKind {
+    /// All of them.
+    pub const ALL: [UndeclaredKind; 4] = [
+        UndeclaredKind::Made,
+        UndeclaredKind::Removed,
+        UndeclaredKind::Changed,
+        UndeclaredKind::Permissions,
+    ];
+
+    /// One word or two, for people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            UndeclaredKind::Made => "made",
+            UndeclaredKind::Removed => "removed",
+            UndeclaredKind::Changed => "changed",
+            UndeclaredKind::Permissions => "with other permissions",
+        }
+    }
 }
 
 /// One path that is not as it was. Digests are made under the device's key.
@@ -139,6 +186,8 @@ pub struct Touch {
     pub path: String,
     /// Where in the space its content goes, if it goes on there: then it need not be kept for an undo.
     pub goes_to: Option<String>,
+    /// A folder that is not there yet, and is filled with what the tool knows only when it runs.
+    pub filled: bool,
 }
 
 impl Touch {
@@ -147,14 +196,23 @@ impl Touch {
         Self {
             path: path.into(),
             goes_to: None,
+            filled: false,
+        }
+    }
+
+    /// A folder that is made, with whatever will be in it.
+    pub fn filled(path: impl Into<String>) -> Self {
+        Self {
+            filled: true,
+            ..Self::replaced(path)
         }
     }
 
     /// A path whose content goes elsewhere in the space.
     pub fn moved(path: impl Into<String>, to: impl Into<String>) -> Self {
         Self {
-            path: path.into(),
             goes_to: Some(to.into()),
+            ..Self::replaced(path)
         }
     }
 }

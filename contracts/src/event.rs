@@ -26,6 +26,8 @@ pub enum Topic {
     Artifacts,
     /// What was given up.
     DeadLetters,
+    /// Tools that were switched off since they did more than they declare.
+    Tools,
 }
 
 impl Topic {
@@ -37,6 +39,7 @@ impl Topic {
             Topic::Approvals => "APPROVALS",
             Topic::Artifacts => "ARTIFACTS",
             Topic::DeadLetters => "DEAD_LETTERS",
+            Topic::Tools => "TOOLS",
         }
     }
 
@@ -48,6 +51,7 @@ impl Topic {
             Topic::Approvals => "effectd.approval.v1",
             Topic::Artifacts => "effectd.artifact.v1",
             Topic::DeadLetters => "effectd.dead_letter.v1",
+            Topic::Tools => "effectd.tool.quarantined.v1",
         }
     }
 }
@@ -322,6 +326,40 @@ impl Event<DeadLetterData> {
             time,
             datacontenttype: JsonType::Json,
             traceid: trace_id,
+            traceparent: None,
+            tracestate: None,
+            spaceid: space,
+            data,
+        }
+    }
+}
+
+/// A tool that was switched off since it did more than it declares.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolNews {
+    /// Which tool.
+    pub tool_id: ToolId,
+    /// The action in which it did.
+    pub action_id: ActionId,
+    /// What it did, for people.
+    pub reason: String,
+    /// Since when it is off.
+    pub since: Timestamp,
+}
+
+impl Event<ToolNews> {
+    /// News about a tool, in the space in which it was at work.
+    pub fn tool(data: ToolNews, space: SpaceId) -> Self {
+        Self {
+            specversion: SpecVersion::V1,
+            id: EventId::fresh(),
+            source: SOURCE.to_owned(),
+            event_type: Topic::Tools.event_type().to_owned(),
+            subject: data.action_id.clone(),
+            time: data.since,
+            datacontenttype: JsonType::Json,
+            traceid: TraceId::fresh(),
             traceparent: None,
             tracestate: None,
             spaceid: space,

@@ -76,6 +76,7 @@ codes! {
     NotAFile = "not_a_file", false, Failed, "What is there is a folder, a link, a pipe or a device, not a file.";
     NotAFolder = "not_a_folder", false, Failed, "A file stands where a folder is needed.";
     NotText = "not_text", false, Failed, "The file is not UTF-8 text.";
+    ArchiveInvalid = "archive_invalid", false, Failed, "The file is not an archive that can be read, or it is damaged.";
     StateChanged = "state_changed", false, Failed, "What the action builds on is not as it expects.";
     DiskFull = "disk_full", true, Failed, "There is no room left on the disk, or in its quota.";
     UndoGone = "undo_gone", false, Failed, "What would have to be put back is not kept, or not any more.";
@@ -86,6 +87,7 @@ codes! {
     ToolFailed = "tool_failed", false, Failed, "The tool itself reported an error.";
     ToolBusy = "tool_busy", true, Failed, "The tool reported an error that may pass.";
     ResultInvalid = "result_invalid", false, Failed, "The tool's answer breaks its own result schema.";
+    EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares, and is switched off.";
     OutcomeUnknown = "outcome_unknown", false, Indeterminate, "Whether the effect happened cannot be told; a person must settle it.";
     Reverted = "reverted", false, Reverted, "The action failed and its effect was undone.";
     Cancelled = "cancelled", false, Cancelled, "The action was withdrawn before it started.";

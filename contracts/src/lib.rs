@@ -39,8 +39,13 @@ pub mod schemas;
 pub use approval::{Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Approved, Authority};
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
-pub use effects::{Effects, FileState, Inside, Observed, PathChange, Restore, Seen, Standing, Touch};
-pub use event::{ArtifactData, ArtifactNews, DeadLetterData, DecisionData, Event, ExecutedData, Topic};
+pub use effects::{
+    Effects, FileState, Inside, Observed, PathChange, Restore, Seen, Standing, Touch, Undeclared,
+    UndeclaredKind,
+};
+pub use event::{
+    ArtifactData, ArtifactNews, DeadLetterData, DecisionData, Event, ExecutedData, ToolNews, Topic,
+};
 pub use failure::{Code, Failure, Gate, Phase};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{

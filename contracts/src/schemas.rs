@@ -3,7 +3,7 @@
 use schemars::{Schema, schema_for};
 
 use crate::approval::ApprovalData;
-use crate::event::{ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData};
+use crate::event::{ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolNews};
 use crate::failure::Failure;
 use crate::receipt::Receipt;
 use crate::request::ActionRequest;
@@ -21,5 +21,6 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("approval-event.json", schema_for!(Event<ApprovalData>)),
         ("artifact-event.json", schema_for!(Event<ArtifactData>)),
         ("dead-letter-event.json", schema_for!(Event<DeadLetterData>)),
+        ("tool-event.json", schema_for!(Event<ToolNews>)),
     ]
 }

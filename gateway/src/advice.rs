@@ -69,7 +69,7 @@ pub(crate) fn of(failure: &Failure) -> Change {
             By::Operator,
             "give the space's files permissions that the tool can use",
         ),
-        Code::FileNotFound | Code::NotAFile | Code::NotAFolder | Code::NotText => {
+        Code::FileNotFound | Code::NotAFile | Code::NotAFolder | Code::NotText | Code::ArchiveInvalid => {
             (By::Planner, "look at what is there, and name what fits the tool")
         }
         Code::FileExists => (
@@ -86,6 +86,10 @@ pub(crate) fn of(failure: &Failure) -> Change {
         Code::SandboxUnavailable => (By::Operator, "run `effectd doctor` on this host"),
         Code::SandboxFailed | Code::ToolBusy => (By::Time, "ask again under a new action id"),
         Code::ToolFailed => (By::Planner, "read the message; the tool could not do this"),
+        Code::EffectsUndeclared => (
+            By::Operator,
+            "look at the tool: it did more than it declares; `effectd tools show` says what",
+        ),
         Code::ResultInvalid => (By::Operator, "look at the tool: its answer breaks its own schema"),
         Code::OutcomeUnknown => (
             By::Operator,

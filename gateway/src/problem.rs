@@ -217,6 +217,8 @@ fn status(code: Code) -> u16 {
         | Code::NotAFile
         | Code::NotAFolder
         | Code::NotText
+        | Code::ArchiveInvalid
+        | Code::EffectsUndeclared
         | Code::DiskFull
         | Code::UndoGone
         | Code::NetworkDenied

@@ -197,7 +197,10 @@ impl List {
             let text = |name: &str| tool[name].as_str().unwrap_or_default();
             let yes = |name: &str| if tool[name] == true { "yes" } else { "" };
             let does = text("description").split(['.', ';']).next().unwrap_or_default();
-            let (class, undo, off) = (text("safety_class"), yes("reversible"), yes("disabled"));
+            let (class, undo, mut off) = (text("safety_class"), yes("reversible"), yes("disabled"));
+            if tool["quarantined"].is_object() {
+                off = "quarantined";
+            }
             printer.row(
                 tool,
                 &[
@@ -287,8 +290,15 @@ fn page(details: &Value) -> Result<String, Trouble> {
     for doubt in texts("doubtful") {
         row("doubtful", doubt);
     }
-    if details["disabled"] == true {
-        row("off", "an operator has switched it off".to_owned());
+    match details["quarantined"]["reason"].as_str() {
+        Some(reason) => row(
+            "off",
+            format!(
+                "quarantined, since it did more than it declares: {reason}; look at it before you switch it on again"
+            ),
+        ),
+        None if details["disabled"] == true => row("off", "an operator has switched it off".to_owned()),
+        None => {}
     }
     Ok(lines.join("\n"))
 }

@@ -19,6 +19,8 @@
 
 mod child;
 mod harness;
+mod honest;
+mod liars;
 mod place;
 mod tools;
 
@@ -53,12 +55,14 @@ fn tests() -> Vec<Test> {
         embedding::TESTS,
         at_length::TESTS,
         drafts::TESTS,
+        liars::TESTS,
+        honest::TESTS,
     ]
     .concat()
 }
 
 fn main() -> ExitCode {
-    effectd::init_with(tools::ALL);
+    effectd::init_with(liars::ALL);
     harness::quiet_panics();
     match std::env::args().nth(1).as_deref() {
         // The program `effectd` itself, with the tools of these tests.

@@ -50,7 +50,7 @@ const LONG: Sample = Sample {
     ..PLAIN
 };
 
-pub(crate) static SAMPLES: [Sample; 23] = [
+pub(crate) static SAMPLES: [Sample; 25] = [
     Sample {
         tool: "files.write_text",
         params: |_| json!({ "path": "workspace/deep/note.txt", "text": "hello", "space_id": SPACE }),
@@ -142,6 +142,24 @@ pub(crate) static SAMPLES: [Sample; 23] = [
         before: |place| holds(place, "note.txt", "other"),
         is_done: Some(|place| holds(place, "note.txt", "hello\n")),
         ..PLAIN
+    },
+    Sample {
+        tool: "files.archive",
+        params: |_| json!({ "from_path": "workspace/note.txt", "to_path": "workspace/b/note.zip", "space_id": SPACE }),
+        is_done: Some(|place| {
+            std::fs::read(place.workspace().join("b/note.zip")).is_ok_and(|bytes| bytes.starts_with(b"PK"))
+        }),
+        ..PLAIN
+    },
+    Sample {
+        tool: "files.extract",
+        params: |place| {
+            let params = json!({ "from_path": "workspace/note.txt", "to_path": "workspace/note.tgz", "space_id": SPACE });
+            place.run("exec", &[request("p", "files.archive", &params)]);
+            json!({ "from_path": "workspace/note.tgz", "to_path": "workspace/b/out", "space_id": SPACE })
+        },
+        is_done: Some(|place| holds(place, "b/out/note.txt", &long())),
+        ..LONG
     },
     Sample {
         tool: "artifact.put",
@@ -320,7 +338,7 @@ fn run(case: &Case) {
     (sample.ready)(&place);
     let request = request("a", sample.tool, &(sample.params)(&place));
     // What these begin from was done by an action of its own.
-    let before = usize::from(["files.undo", "artifact.get"].contains(&sample.tool));
+    let before = usize::from(["files.undo", "artifact.get", "files.extract"].contains(&sample.tool));
     let (visited, _) = kill_at(&place, way, point, &request);
     assert!(visited, "{} by {way}: {point} was not reached", sample.tool);
     if stood.is_some_and(|stood| stood < Stood::Claimed) {

@@ -42,9 +42,9 @@ const fn counter(id: &'static str, repeat: Repeat) -> Counter {
     }
 }
 
-static SAFE_TOOL: Counter = counter(SAFE, Repeat::Safe);
-static PROBE_TOOL: Counter = counter(PROBE, Repeat::Probe);
-static NEVER_TOOL: Counter = counter(NEVER, Repeat::Never);
+pub(crate) static SAFE_TOOL: Counter = counter(SAFE, Repeat::Safe);
+pub(crate) static PROBE_TOOL: Counter = counter(PROBE, Repeat::Probe);
+pub(crate) static NEVER_TOOL: Counter = counter(NEVER, Repeat::Never);
 /// The safe one after an upgrade that made it another thing.
 static CHANGED_TOOL: Counter = Counter {
     version: "2.0.0",

@@ -11,6 +11,7 @@ mod harness;
 #[path = "../harness/mod.rs"]
 mod shared;
 
+mod archives;
 mod at_length;
 mod bad_input;
 mod done_again;

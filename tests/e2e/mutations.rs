@@ -148,6 +148,20 @@ fn cases(at: &str, artifacts: [&str; 2], receipts: [&str; 2]) -> Vec<Case> {
             ("undone-0", "x"),
             &[("undone-0", None), ("undone-1", Some("to be undone\n"))],
         ),
+        case(
+            "files.archive",
+            moved("dir", "n/new.tgz"),
+            moved("dir/deep", "n/new.tgz"),
+            ("dir/deep/x", "y"),
+            &[("dir/deep/x", Some("x"))],
+        ),
+        case(
+            "files.extract",
+            moved("packed.zip", "n/out"),
+            moved("packed.zip", "n/other"),
+            ("packed.zip", "x"),
+            &[("n/out/deep/x", Some("x"))],
+        ),
     ]
 }
 
@@ -201,6 +215,14 @@ async fn ground(place: &Place, runtime: &Runtime, nth: usize, at: &str) -> Case 
             let done = say_yes(runtime, &asked, Approve::default(), &action).await;
             receipts[one] = receipt(&done).receipt_id.to_string();
         }
+    }
+    if tool == "files.extract" {
+        let path = |name: &str| format!("workspace/{at}/{name}");
+        let pack = json!({ "from_path": path("dir"), "to_path": path("packed.zip") });
+        let pack = request(&format!("pack-{at}"), "files.archive", pack);
+        let action = pack.action_id.clone();
+        let asked = held(runtime, pack).await;
+        receipt(&say_yes(runtime, &asked, Approve::default(), &action).await);
     }
     let artifacts = [artifacts[0].as_str(), artifacts[1].as_str()];
     let receipts = [receipts[0].as_str(), receipts[1].as_str()];

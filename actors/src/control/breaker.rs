@@ -145,6 +145,8 @@ pub const fn counts(code: Code) -> bool {
         | Code::NotAFile
         | Code::NotAFolder
         | Code::NotText
+        | Code::ArchiveInvalid
+        | Code::EffectsUndeclared
         | Code::StateChanged
         | Code::DiskFull
         | Code::UndoGone

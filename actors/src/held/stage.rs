@@ -26,6 +26,7 @@ use crate::open::intent_of;
 use crate::parts::Parts;
 use crate::preimage;
 use crate::preview::{self, Preview, Trial};
+use crate::resources;
 use crate::stage::{PanicWatch, bounded, pass};
 
 /// Proof that somebody said yes to exactly this. Made only here.
@@ -304,7 +305,7 @@ impl Holder {
             Vec::new()
         } else {
             let touched = preimage::touched_with(&self.parts, space, asked.entry(), asked.params());
-            preimage::resources(asked.entry().spec(), space, asked.params(), &touched)
+            resources::of_action(asked.entry().spec(), space, asked.params(), &touched)
         };
         let known = self.parts.store.lookup(space, &key, &params, &depends)?;
         Ok(match known {

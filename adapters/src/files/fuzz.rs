@@ -2,6 +2,7 @@
 
 use super::glob;
 use super::patch::Patch;
+use crate::archive::{self, Budget};
 use crate::spacepath::{Base, SpacePath};
 
 /// Reads a patch and applies it to a file. Neither may panic or take long, no path may lead out, and what was applied can
@@ -40,6 +41,32 @@ pub fn path(bytes: &[u8]) {
             .unwrap_or(0),
     );
     glob::matches(pattern, name);
+}
+
+/// Reads an archive to its end. It may not panic or take long, and no more comes out of it than may.
+pub fn archive(bytes: &[u8]) {
+    let budget = Budget::new(bytes.len() as u64);
+    let mut out = 0;
+    let read = archive::read(std::io::Cursor::new(bytes), &budget, &mut |_, content| {
+        out += archive::drain(content, |_| Ok(()))?;
+        Ok(())
+    });
+    // What is wrong with it has a word for people.
+    if let Err(problem) = read {
+        assert!(!effectd_contracts::Failure::from(problem).message.is_empty());
+    }
+    assert!(out <= crate::limits::EXTRACT_BYTES_MAX.get());
+}
+
+/// The same with these bytes as a tar, whose compression is right.
+pub fn tar(bytes: &[u8]) {
+    use std::io::Write;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    if encoder.write_all(bytes).is_ok()
+        && let Ok(packed) = encoder.finish()
+    {
+        archive(&packed);
+    }
 }
 
 fn stays_inside(path: &SpacePath) {

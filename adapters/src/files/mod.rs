@@ -2,9 +2,11 @@
 
 mod append_text;
 mod apply_patch;
+mod archive;
 mod copy;
 mod delete;
 mod edit_text;
+mod extract;
 pub mod fuzz;
 pub mod glob;
 mod list;
@@ -19,9 +21,11 @@ mod write_text;
 
 pub use append_text::AppendText;
 pub use apply_patch::ApplyPatch;
+pub use archive::Archive;
 pub use copy::Copy;
 pub use delete::Delete;
 pub use edit_text::EditText;
+pub use extract::Extract;
 pub use list::List;
 pub use make_dir::MakeDir;
 pub use move_file::Move;

@@ -217,11 +217,21 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
                 {
                     continue;
                 }
+                // A folder may be packed, and nothing but a file is in the way of what is unpacked.
+                if tool.id() == "files.archive" && *trap == "workspace/folder" && bad["from_path"] == *trap {
+                    continue;
+                }
+                let folder_in_the_way =
+                    tool.id() == "files.extract" && name == "to_path" && *trap == "workspace/folder";
                 // What lies in what is moved is no place for it, whatever that is.
                 let from = bad["from_path"].as_str().unwrap_or_default();
                 let inside =
                     tool.id() == "files.move" && name == "to_path" && trap.starts_with(&format!("{from}/"));
-                let code = if inside { Code::ParamsInvalid } else { *code };
+                let code = match (inside, folder_in_the_way) {
+                    (true, _) => Code::ParamsInvalid,
+                    (_, true) => Code::FileExists,
+                    (false, false) => *code,
+                };
                 refused(&place, tool, &bad, &[code], trap);
             }
         }
@@ -350,8 +360,14 @@ fn binary_files_invalid_text_and_sparse_giants_are_refused() {
     ] {
         refused(&place, &files::ApplyPatch, &patch(name), &[code], name);
     }
-    let copy = json!({ "from_path": "workspace/giant", "to_path": "workspace/copy" });
-    refused(&place, &files::Copy, &copy, &[Code::FileLimit], "a giant");
+    let copy = json!({ "from_path": "workspace/giant", "to_path": "workspace/copy.zip" });
+    for tool in [&files::Copy as &dyn Tool, &files::Archive, &files::Extract] {
+        refused(&place, tool, &copy, &[Code::FileLimit], "a giant");
+    }
+    for name in ["private", "latin"] {
+        let from = json!({ "from_path": format!("workspace/{name}"), "to_path": "workspace/out" });
+        refused(&place, &files::Extract, &from, &[Code::ArchiveInvalid], name);
+    }
 }
 
 #[test]

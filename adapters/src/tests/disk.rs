@@ -183,6 +183,42 @@ fn of_two_that_create_one_file_one_is_told_that_it_exists() {
     assert_eq!(place.names().len(), 21);
 }
 
+#[test]
+fn of_many_that_unpack_to_one_place_one_does_and_nothing_else_is_left() {
+    let place = Place::new();
+    place.put("a.zip", &crate::archive::sample());
+    for round in 0..10 {
+        let to = format!("workspace/new/to-{round}");
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let unpacking: Vec<_> = (0..4)
+                .map(|number| {
+                    let (place, to) = (&place, &to);
+                    scope.spawn(move || {
+                        let params = json!({ "from_path": "workspace/a.zip", "to_path": to });
+                        let mut call = place.call(&files::Extract, effectd_contracts::CallMode::Run, params);
+                        call.trace_id = format!("trace-{number}").parse().unwrap();
+                        place
+                            .answer(&files::Extract, &call)
+                            .map_err(|failure| failure.code)
+                    })
+                })
+                .collect();
+            unpacking.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert_eq!(done, 1, "{outcomes:?}");
+        let told = |outcome: &Result<_, Code>| {
+            outcome
+                .as_ref()
+                .err()
+                .is_none_or(|code| *code == Code::FileExists)
+        };
+        assert!(outcomes.iter().all(told), "{outcomes:?}");
+    }
+    // The archive, the folder above, and of each place the folder, two in it and two files.
+    assert_eq!(place.names().len(), 2 + 10 * 5, "{:?}", place.names());
+}
+
 /// What is sent along in pieces: an undo that puts a file back, and an artifact that is written to one.
 #[test]
 fn a_disk_that_is_full_while_pieces_come_leaves_the_space_as_it_was() {

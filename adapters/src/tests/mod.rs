@@ -115,6 +115,18 @@ pub(crate) fn samples() -> Vec<(&'static dyn Tool, Value)> {
             json!({ "from_path": "workspace/folder", "to_path": "workspace/new/house" }),
         ),
         (&files::Delete, json!({ "path": "workspace/text" })),
+        (
+            &files::Archive,
+            json!({ "from_path": "workspace/folder", "to_path": "workspace/new/packed", "format": "tar.gz" }),
+        ),
+        (
+            &files::Archive,
+            json!({ "from_path": "workspace/text", "to_path": "workspace/private", "format": "zip", "overwrite": true }),
+        ),
+        (
+            &files::Extract,
+            json!({ "from_path": "workspace/packed.zip", "to_path": "workspace/new/unpacked" }),
+        ),
     ]
 }
 
@@ -125,6 +137,7 @@ pub(crate) fn prepare(place: &Place) {
     place.put("private", b"\xff\0binary");
     std::fs::set_permissions(place.path("private"), std::fs::Permissions::from_mode(0o600)).unwrap();
     place.put("folder/inside", b"inside");
+    place.put("packed.zip", &crate::archive::sample());
 }
 
 #[test]
@@ -140,7 +153,7 @@ fn a_dry_run_of_any_tool_changes_nothing_and_fails_where_the_run_would() {
         assert_ne!(recovery::snapshot(&place), before, "{}", tool.id());
         if matches!(
             tool.id(),
-            "files.edit_text" | "files.apply_patch" | "files.move" | "files.delete"
+            "files.edit_text" | "files.apply_patch" | "files.move" | "files.delete" | "files.extract"
         ) {
             let (run, dry) = (place.run(tool, params.clone()), place.dry_run(tool, params));
             assert_eq!(run.unwrap_err().code, dry.unwrap_err().code, "{}", tool.id());

@@ -115,6 +115,39 @@ fn cases() -> Vec<Case> {
             put_new,
         ),
         case("undo", &files::Undo, json!({ "receipt_id": "r" }), change_a),
+        case(
+            "pack a file",
+            &files::Archive,
+            json!({ "from_path": "workspace/a", "to_path": "workspace/new.zip" }),
+            change_a,
+        ),
+        case(
+            "pack a folder in which something changes",
+            &files::Archive,
+            json!({ "from_path": "workspace/dir", "to_path": "workspace/b", "format": "tar.gz", "overwrite": true }),
+            |place| place.put("dir/deep/x", b"y"),
+        ),
+        case(
+            "pack a folder to which something comes",
+            &files::Archive,
+            json!({ "from_path": "workspace/dir", "to_path": "workspace/n/ew.tgz" }),
+            |place| place.put("dir/deep/more", b"more"),
+        ),
+        case(
+            "unpack",
+            &files::Extract,
+            json!({ "from_path": "workspace/packed.zip", "to_path": "workspace/new" }),
+            put_new,
+        ),
+        case(
+            "unpack what has changed",
+            &files::Extract,
+            json!({ "from_path": "workspace/packed.zip", "to_path": "workspace/x/new" }),
+            |place| {
+                let other = json!({ "from_path": "workspace/dir", "to_path": "workspace/packed.zip", "overwrite": true });
+                place.run(&files::Archive, other).unwrap();
+            },
+        ),
     ]
 }
 
@@ -129,6 +162,7 @@ fn prepared() -> Place {
     place.put("b", b"the other");
     place.put("c", b"see\n");
     place.put("dir/deep/x", b"x");
+    place.put("packed.zip", &crate::archive::sample());
     for (name, mode) in [("a", 0o644), ("b", 0o600), ("c", 0o600)] {
         set_mode(&place, name, mode);
     }
@@ -214,8 +248,23 @@ fn what_is_shown_is_what_happens_for_every_file_tool() {
                 case.name,
                 after.path
             );
-            let was = shown.before.iter().find(|seen| seen.path == after.path).unwrap();
-            changed += usize::from(was.standing != after.standing);
+            // What is in a folder that is made stood nowhere before.
+            let was = shown.before.iter().find(|seen| seen.path == after.path);
+            changed += usize::from(was.is_none_or(|was| was.standing != after.standing));
+        }
+        for touch in case
+            .tool
+            .touches(case.params.as_object().unwrap())
+            .unwrap_or_default()
+        {
+            let within = place.names().into_iter().filter(|name| {
+                touch.filled && format!("workspace/{name}").starts_with(&format!("{}/", touch.path))
+            });
+            let told = |name: &String| {
+                let path = format!("workspace/{name}");
+                shown.after.iter().any(|after| after.path == path)
+            };
+            assert!(within.into_iter().all(|name| told(&name)), "{}", case.name);
         }
         assert!(changed > 0, "{}: nothing was to change", case.name);
         let drafts = place

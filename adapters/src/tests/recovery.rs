@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
-use effectd_contracts::{Code, ProbeVerdict, Repeat, Restore, Standing};
+use effectd_contracts::{Code, ProbeVerdict, Repeat, Restore, Seen, Standing};
+use serde_json::Value;
 
 use super::{prepare, samples};
 use crate::spacepath::SpacePath;
 use crate::testing::{Place, Undoing};
+use crate::tool::Tool;
 use crate::workspace::Look;
 
 /// Everything in the space: permissions and content.
@@ -22,6 +24,35 @@ pub(super) fn snapshot(place: &Place) -> BTreeMap<String, (u32, Option<Vec<u8>>)
             (name, (meta.permissions().mode(), content))
         })
         .collect()
+}
+
+/// Paths that a tool has changed, now that it has run: also those in a folder that it has filled.
+fn changed_paths(place: &Place, tool: &dyn Tool, params: &Value, seen: &[Seen]) -> Vec<SpacePath> {
+    let mut paths: Vec<_> = seen
+        .iter()
+        .map(|seen| SpacePath::parse(&seen.path).unwrap())
+        .collect();
+    for touch in tool.touches(params.as_object().unwrap()).unwrap() {
+        if touch.filled {
+            let walk = place
+                .workspace()
+                .walk(&SpacePath::parse(&touch.path).unwrap(), true);
+            paths.extend(walk.unwrap().entries.into_iter().map(|entry| entry.path));
+        }
+    }
+    paths
+}
+
+/// Nothing stood where something was made.
+fn with_absent(mut before: Vec<Look>, paths: &[SpacePath]) -> Vec<Look> {
+    for path in paths.iter().map(ToString::to_string) {
+        if !before.iter().any(|look| look.seen.path == path) {
+            let standing = Standing::Absent;
+            let seen = Seen::new(path, standing);
+            before.push(Look { seen, content: None });
+        }
+    }
+    before
 }
 
 fn look(place: &Place, paths: &[SpacePath]) -> Vec<Look> {
@@ -96,9 +127,11 @@ fn a_probe_tells_what_was_done_from_what_was_not() {
         assert_eq!(probe(None), ProbeVerdict::CannotSay, "{} {params}", tool.id());
         for touch in tool.touches(params.as_object().unwrap()).unwrap() {
             let name = touch.path.strip_prefix("workspace/").unwrap();
-            if !place.path(name).is_dir() {
-                place.put(name, b"somebody else was here");
-            }
+            let name = match place.path(name).is_dir() {
+                true => format!("{name}/inside"),
+                false => name.to_owned(),
+            };
+            place.put(&name, b"somebody else was here");
         }
         assert_eq!(probe(before), ProbeVerdict::CannotSay, "{} {params}", tool.id());
     }
@@ -159,6 +192,8 @@ fn undoing_restores_byte_for_byte_and_redoing_does_it_again() {
             .collect();
         let before = look(&place, &paths);
         place.run(tool, params.clone()).unwrap();
+        let paths = changed_paths(&place, tool, &params, &seen);
+        let before = with_absent(before, &paths);
         let (second, after) = (snapshot(&place), look(&place, &paths));
         let undo = restore(&after, &before);
         place.restore(undo.clone()).unwrap();
@@ -183,6 +218,8 @@ fn what_has_changed_since_is_not_undone() {
             .collect();
         let before = look(&place, &paths);
         place.run(tool, params.clone()).unwrap();
+        let paths = changed_paths(&place, tool, &params, &seen);
+        let before = with_absent(before, &paths);
         let after = look(&place, &paths);
         let Some(file) = after
             .iter()

@@ -4,6 +4,8 @@
 //! replaced or removed is first set aside, by one step of the kernel, and looked at where nobody else finds it; if it is not
 //! what was expected, it goes back by the same step.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use effectd_contracts::{Digest, FileState, Seen, Standing};
@@ -52,7 +54,7 @@ impl<'a> Workspace<'a> {
     /// Whether every path is as it was seen. What is changed afterwards is looked at again when it is changed.
     pub fn check_expected(&self) -> Result<(), FileProblem> {
         for seen in self.expected {
-            let path = SpacePath::parse(&seen.path).map_err(|_| FileProblem::Changed)?;
+            let path = SpacePath::parse_folder(&seen.path).map_err(|_| FileProblem::Changed)?;
             if self.standing(&path, 0)?.0 != seen.standing {
                 return Err(FileProblem::Changed);
             }
@@ -61,8 +63,31 @@ impl<'a> Workspace<'a> {
         Ok(())
     }
 
+    /// Whether a folder that was read as a whole still holds what was seen in it: then what was read is that.
+    pub(crate) fn check_still(&self, folder: &SpacePath) -> Result<(), FileProblem> {
+        self.check_inside(folder, self.seen(folder).and_then(|seen| seen.inside.as_ref()))
+    }
+
+    /// Whether a file that is open is what was seen at its path.
+    pub(crate) fn check_read_file(&self, path: &SpacePath, file: &File) -> Result<(), FileProblem> {
+        if self.expected(path).is_none() {
+            return Ok(());
+        }
+        let (mut from, mut hasher) = (file, Sha256::new());
+        let mut piece = vec![0; PIECE_BYTES];
+        let failed = FileProblem::io("read the file");
+        from.seek(SeekFrom::Start(0)).map_err(&failed)?;
+        loop {
+            match from.read(&mut piece).map_err(&failed)? {
+                0 => break,
+                count => hasher.update(&piece[..count]),
+            }
+        }
+        self.check_read(path, || Digest::from_bytes(hasher.finalize().into()))
+    }
+
     /// Whether what was read from a path is what was seen there.
-    pub(super) fn check_read(
+    pub(crate) fn check_read(
         &self,
         path: &SpacePath,
         digest: impl FnOnce() -> Digest,
@@ -318,11 +343,12 @@ pub(super) fn is_state(folder: BorrowedFd<'_>, name: &str, state: &FileState) ->
         return Err(FileProblem::Changed);
     }
     let (mut hasher, mut bytes) = (Sha256::new(), 0);
-    let mut limited = std::io::Read::take(std::fs::File::from(file), state.bytes + 1);
+    let mut limited = File::from(file).take(state.bytes + 1);
     let mut piece = vec![0; PIECE_BYTES];
     loop {
-        let count =
-            std::io::Read::read(&mut limited, &mut piece).map_err(FileProblem::io("read the file"))?;
+        let count = limited
+            .read(&mut piece)
+            .map_err(FileProblem::io("read the file"))?;
         if count == 0 {
             break;
         }

@@ -8,6 +8,8 @@ mod expect;
 mod inside;
 mod look;
 mod problem;
+mod scan;
+mod tree;
 mod walk;
 mod write;
 
@@ -23,6 +25,8 @@ use crate::spacepath::{Base, SpacePath};
 
 pub use look::{Content, FileKind, Look, Stat};
 pub use problem::FileProblem;
+pub use scan::{Mark, Scan};
+pub use tree::DraftFolder;
 pub use walk::{Walk, WalkEntry};
 pub use write::{Draft, Existing, Heard};
 

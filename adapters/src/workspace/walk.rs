@@ -3,13 +3,14 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
+use effectd_contracts::Seen;
 use nix::dir::Dir;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::fstatat;
 
 use super::look::{FileKind, Stat};
 use super::{FOLDER, FileProblem, Workspace};
-use crate::limits::{WALK_DEPTH_MAX, WALK_ENTRIES_MAX};
+use crate::limits::{EXTRACT_ENTRIES_MAX, EXTRACT_PATHS_BYTES_MAX, WALK_DEPTH_MAX, WALK_ENTRIES_MAX};
 use crate::spacepath::{SpacePath, is_draft};
 
 /// One thing that was come by.
@@ -68,6 +69,25 @@ impl Workspace<'_> {
             }
         }
         Ok(walk)
+    }
+
+    /// What stands at every path beneath a folder, with digests; `None` if that is more than one receipt can list, or not all
+    /// of it can be told.
+    pub fn look_beneath(&self, folder: &SpacePath) -> Result<Option<Vec<Seen>>, FileProblem> {
+        let walk = self.walk(folder, true)?;
+        let names: usize = walk.entries.iter().map(|entry| entry.path.relative().len()).sum();
+        // Folders on the way to what an archive lists need not be listed themselves.
+        let many =
+            walk.entries.len() > 2 * EXTRACT_ENTRIES_MAX.get() || names > EXTRACT_PATHS_BYTES_MAX.get();
+        if walk.partial || walk.unnamed > 0 || many {
+            return Ok(None);
+        }
+        let look = |entry: &WalkEntry| {
+            let standing = self.standing(&entry.path, 0)?.0;
+            let path = entry.path.to_string();
+            Ok(Seen::new(path, standing))
+        };
+        walk.entries.iter().map(look).collect::<Result<_, _>>().map(Some)
     }
 
     /// The names in a folder, in their order. No more are read than a walk may come by.

@@ -12,6 +12,7 @@ use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use sha2::{Digest as _, Sha256};
 
 use super::look::{FileKind, Stat};
+use super::tree::remove_tree;
 use super::{FOLDER, FileProblem, Workspace, beneath, expect};
 use crate::spacepath::{SpacePath, aside_name, draft_name};
 
@@ -179,6 +180,16 @@ impl Workspace<'_> {
         Ok((draft, heard))
     }
 
+    /// New content beside its place, to be written by whoever asks; it must be synced before it is placed.
+    pub fn draft_open(
+        &self,
+        path: &SpacePath,
+        existing: Existing,
+        mark: &str,
+    ) -> Result<(Draft, File), FileProblem> {
+        self.open_draft(path, None, existing, mark)
+    }
+
     /// Hears one content that was sent along, up to this length, and says what it was.
     pub fn hear_whole(
         &self,
@@ -294,11 +305,7 @@ impl Workspace<'_> {
             folder => folder?,
         };
         let mark = format!("{mark}\n{path}");
-        let name = draft_name(&mark);
-        match unlinkat(folder.as_fd(), name.as_str(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(FileProblem::at("remove an unfinished file")(errno)),
-        }
+        remove_tree(folder.as_fd(), &draft_name(&mark))?;
         expect::settle_aside(folder.as_fd(), &aside_name(&mark), path.file_name(), before)
     }
 

@@ -49,6 +49,9 @@ fn told(desk: &Desk, entry: &Entry, tell: fn(&Entry, bool) -> Value) -> Result<V
     if let Some(caps) = caps {
         told["caps_set"] = json!(caps);
     }
+    if let Some(news) = switches.quarantined(tool).map_err(|error| unavailable(&error))? {
+        told["quarantined"] = json!(news);
+    }
     Ok(told)
 }
 

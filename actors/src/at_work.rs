@@ -1,0 +1,205 @@
+//! Who is at work in which space, and what they say they change, so that nobody is blamed for what others do.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use effectd_contracts::{SpaceId, ToolSpec, UndeclaredKind};
+
+use crate::disturbed::changes_files;
+use crate::limits::AT_WORK_MAX;
+use crate::parts::Parts;
+use crate::preimage::Prepared;
+
+/// What a call may change without doing more than it says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Allowed {
+    /// Everything: it does not say what it changes.
+    pub(crate) whole: bool,
+    /// These very paths.
+    paths: Vec<String>,
+    /// And all that is beneath these.
+    beneath: Vec<String>,
+    /// And, as long as it is at work, these: what is unfinished has a name of its own until it is put into its place.
+    passing: Vec<String>,
+}
+
+impl Allowed {
+    pub(crate) fn of(parts: &Parts, prepared: &Prepared, spec: &ToolSpec, trace: &str) -> Self {
+        let mut allowed = Allowed {
+            whole: prepared.touched.is_empty() && changes_files(spec),
+            ..Allowed::default()
+        };
+        for touch in &prepared.touched {
+            allowed.paths.push(touch.path.clone());
+            if touch.filled || touch.goes_to.is_some() {
+                allowed.beneath.push(touch.path.clone());
+            }
+            allowed.beneath.extend(touch.goes_to.clone());
+            allowed
+                .passing
+                .extend(parts.witness.drafts_of(&touch.path, trace));
+        }
+        allowed
+    }
+
+    fn explains(&self, path: &str, what: UndeclaredKind) -> bool {
+        // Folders on the way are made, and taken away again if nothing comes of it.
+        let on_the_way = || match what {
+            UndeclaredKind::Made | UndeclaredKind::Removed => self
+                .paths
+                .iter()
+                .any(|below| below.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))),
+            UndeclaredKind::Changed | UndeclaredKind::Permissions => false,
+        };
+        self.whole
+            || self.paths.iter().any(|one| one == path)
+            || self.beneath.iter().any(|above| is_beneath(path, above))
+            || on_the_way()
+    }
+
+    fn passes(&self, path: &str) -> bool {
+        self.passing.iter().any(|above| is_beneath(path, above))
+    }
+}
+
+/// Who is at work in which space.
+#[derive(Debug, Default)]
+pub(crate) struct AtWork(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    windows: HashMap<u64, Window>,
+    /// Of those who ended before this, not all are remembered.
+    forgotten: u64,
+}
+
+#[derive(Debug)]
+struct Window {
+    space: SpaceId,
+    allowed: Allowed,
+    ended: Option<u64>,
+}
+
+impl AtWork {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn enter(&self, space: SpaceId, allowed: Allowed) -> Turn<'_> {
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        let ended = None;
+        state.windows.insert(
+            id,
+            Window {
+                space,
+                allowed,
+                ended,
+            },
+        );
+        Turn { at_work: self, id }
+    }
+}
+
+/// A call at work.
+#[derive(Debug)]
+pub(crate) struct Turn<'w> {
+    at_work: &'w AtWork,
+    id: u64,
+}
+
+impl Turn<'_> {
+    /// Whether this call or one beside it says that it may do this.
+    pub(crate) fn explains(&self, space: &SpaceId, path: &str, what: UndeclaredKind) -> bool {
+        let state = self.at_work.lock();
+        if self.id < state.forgotten {
+            // So many were at work beside it that nobody can tell any more.
+            return true;
+        }
+        let beside = |window: &Window| &window.space == space && window.ended.is_none_or(|end| end > self.id);
+        // It is over, and nothing of its own may be unfinished any more.
+        state.windows.iter().any(|(id, window)| {
+            let allowed = &window.allowed;
+            beside(window) && (allowed.explains(path, what) || (*id != self.id && allowed.passes(path)))
+        })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.at_work.lock();
+        let now = state.next;
+        state.next += 1;
+        if let Some(window) = state.windows.get_mut(&self.id) {
+            window.ended = Some(now);
+        }
+        // Who has ended before anybody began that is still at work is of no interest any more.
+        let alive = state.windows.iter().filter(|(_, window)| window.ended.is_none());
+        let first = alive.map(|(id, _)| *id).min().unwrap_or(u64::MAX);
+        state
+            .windows
+            .retain(|_, window| window.ended.is_none_or(|end| end > first));
+        if state.windows.len() > AT_WORK_MAX {
+            state.windows.retain(|_, window| window.ended.is_none());
+            state.forgotten = now;
+        }
+    }
+}
+
+/// Whether a path is a folder, or lies in it.
+pub(crate) fn is_beneath(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_others_declare_is_nobodys_fault_while_they_are_at_work() {
+        let at_work = AtWork::default();
+        let space: SpaceId = "shared:h".parse().unwrap();
+        let touching = |path: &str| Allowed {
+            paths: vec![path.to_owned()],
+            passing: vec![format!("{path}.draft")],
+            ..Allowed::default()
+        };
+        let made = UndeclaredKind::Made;
+        let early = at_work.enter(space.clone(), touching("workspace/early"));
+        let mine = at_work.enter(space.clone(), touching("workspace/a/mine"));
+        drop(early);
+        let late = at_work.enter(space.clone(), touching("workspace/late"));
+        let elsewhere = at_work.enter("other".parse().unwrap(), touching("workspace/far"));
+        for path in [
+            "workspace/early",
+            "workspace/a/mine",
+            "workspace/a",
+            "workspace/late",
+        ] {
+            assert!(mine.explains(&space, path, made), "{path}");
+        }
+        assert!(!mine.explains(&space, "workspace/far", made));
+        assert!(mine.explains(&space, "workspace/late.draft/in/it", made));
+        assert!(!mine.explains(&space, "workspace/a/mine.draft", made));
+        assert!(!mine.explains(&space, "workspace/a/mine/below", made));
+        assert!(!mine.explains(&space, "workspace/a", UndeclaredKind::Permissions));
+        assert!(
+            !late.explains(&space, "workspace/early", made),
+            "it had ended before"
+        );
+        for _ in 0..=AT_WORK_MAX {
+            drop(at_work.enter(space.clone(), touching("workspace/short")));
+        }
+        assert!(at_work.lock().windows.len() <= AT_WORK_MAX);
+        let elsewhere_made = mine.explains(&space, "workspace/far", made);
+        assert!(elsewhere_made, "nobody can tell any more");
+        let new = at_work.enter(space.clone(), touching("workspace/new"));
+        assert!(!new.explains(&space, "workspace/far", made));
+        drop((mine, late, elsewhere, new));
+        assert!(at_work.lock().windows.is_empty());
+    }
+}

@@ -1,0 +1,83 @@
+//! How much may come out of an archive, counted as it comes.
+
+use std::cell::Cell;
+use std::io::{self, Read};
+
+use super::Problem;
+use crate::limits::{EXTRACT_BYTES_MAX, EXTRACT_ENTRIES_MAX, EXTRACT_RATIO_MAX};
+
+/// A ratio means nothing for what is small anyway.
+const RATIO_FREE_BYTES: u64 = 1_048_576;
+
+/// What is left of what may come out of one archive.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    entries: Cell<usize>,
+    bytes: Cell<u64>,
+    bytes_max: u64,
+    broken: Cell<Option<&'static str>>,
+}
+
+impl Budget {
+    /// For an archive of this size.
+    pub(crate) fn new(archive_bytes: u64) -> Self {
+        let by_ratio = archive_bytes
+            .saturating_mul(EXTRACT_RATIO_MAX.get())
+            .max(RATIO_FREE_BYTES);
+        Self {
+            entries: Cell::new(0),
+            bytes: Cell::new(0),
+            bytes_max: by_ratio.min(EXTRACT_BYTES_MAX.get()),
+            broken: Cell::new(None),
+        }
+    }
+
+    /// Counts one more member.
+    pub(super) fn entry(&self) -> Result<(), Problem> {
+        self.entries.set(self.entries.get() + 1);
+        let max = EXTRACT_ENTRIES_MAX.get();
+        if self.entries.get() > max {
+            return Err(Problem::TooMuch(format!(
+                "it holds more than {max} files and folders"
+            )));
+        }
+        Ok(())
+    }
+
+    fn count(&self, bytes: usize) -> io::Result<()> {
+        let now = self.bytes.get().saturating_add(bytes as u64);
+        self.bytes.set(now);
+        if now > self.bytes_max {
+            self.broken
+                .set(Some(if self.bytes_max == EXTRACT_BYTES_MAX.get() {
+                    "more would come out of it than may"
+                } else {
+                    "what comes out of it is too much for its size, as in an archive that is made to do harm"
+                }));
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        }
+        Ok(())
+    }
+
+    /// What an error of reading really was.
+    pub(super) fn judge(&self, problem: Problem) -> Problem {
+        match self.broken.get() {
+            Some(why) => Problem::TooMuch(format!("{why} ({} bytes)", self.bytes_max)),
+            None => problem,
+        }
+    }
+}
+
+/// What comes out, counted.
+pub(super) struct Counted<'b, R> {
+    pub(super) from: R,
+    pub(super) budget: &'b Budget,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(into)?;
+        self.budget.count(count)?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,328 @@
+//! `files.extract`: unpacks an archive of the space into a new folder, all of it or nothing.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+
+use effectd_contracts::{
+    Code, Digest, Failure, Phase, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
+};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::archive::{self, Budget, Member, Problem};
+use crate::before::{before, now};
+use crate::limits::{ARCHIVE_BYTES_MAX, EXTRACT_PATHS_BYTES_MAX, WALK_DEPTH_MAX};
+use crate::params;
+use crate::spacepath::{Base, SpacePath};
+use crate::tool::Tool;
+use crate::workspace::{DraftFolder, FileProblem, Workspace};
+
+/// Unpacks one archive into a folder that is not there yet.
+#[derive(Debug, Clone, Copy)]
+pub struct Extract;
+
+impl Tool for Extract {
+    fn id(&self) -> &'static str {
+        "files.extract"
+    }
+
+    fn spec(&self) -> ToolSpec {
+        params::writes(json!({
+            "tool_id": self.id(),
+            "version": "1.0.0",
+            "description": "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or nothing. Paths that lead out, links, \
+                devices, names that come twice, and archives that unpack to too much are refused.",
+            "caps_required": ["files.read", "files.write", "workspace:shared:write"],
+            "params_schema": params::object(&["from_path", "to_path", "space_id"], json!({
+                "from_path": params::path_schema(),
+                "to_path": params::path_schema(),
+                "space_id": params::space_schema(),
+            })),
+            "result_schema": params::object(&["files", "folders", "content_bytes"], json!({
+                "files": { "type": "integer", "minimum": 0, "x-public": true },
+                "folders": { "type": "integer", "minimum": 0, "x-public": true },
+                "content_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+                "dry_run": { "type": "boolean", "x-public": true },
+            })),
+            "timeout_ms": 30000,
+            "resource": "file:{space_id}/{to_path}",
+            "repeat": "probe",
+        }))
+    }
+
+    fn example(&self) -> Value {
+        json!({
+            "from_path": "workspace/notes.tar.gz", "to_path": "workspace/unpacked", "space_id": "shared:household",
+        })
+    }
+
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        let (_, to) = paths(params)?;
+        if to.base() != Base::Workspace {
+            return Err(params::invalid(
+                "to_path",
+                "what is unpacked to tmp/ is gone after the call",
+            ));
+        }
+        Ok(())
+    }
+
+    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        let to = params::file(params, "to_path").ok()?;
+        Some(vec![Touch::filled(to.to_string())])
+    }
+
+    fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
+        let from = params::file(params, "from_path").ok();
+        from.map(|from| from.to_string()).into_iter().collect()
+    }
+
+    /// Quality is 1: what is not unpacked whole is an error.
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let (from, to) = paths(&call.params)?;
+        workspace.nothing_stands(&to)?;
+        let draft = workspace.draft_folder(&to, call.trace_id.as_str())?;
+        let mut unpacking = Unpacking::new(&to);
+        read(workspace, &from, |member, content| {
+            let Some(place) = unpacking.add(member)? else {
+                return Ok(());
+            };
+            if member.is_folder {
+                draft.folder(&place)?;
+                return Ok(());
+            }
+            unpacking.content_bytes += write(&draft, &place, member, content)?;
+            Ok(())
+        })?;
+        draft.place()?;
+        Ok(ToolOutput::new(unpacking.told(), Some(1.0)))
+    }
+
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        let (from, to) = paths(&call.params)?;
+        workspace.nothing_stands(&to)?;
+        let mut unpacking = Unpacking::new(&to);
+        read(workspace, &from, |member, content| {
+            unpacking.add(member)?;
+            unpacking.content_bytes += archive::drain(content, |_| Ok(()))?;
+            Ok(())
+        })?;
+        let mut result = unpacking.told();
+        result["dry_run"] = json!(true);
+        Ok(ToolOutput::new(result, None))
+    }
+
+    /// The folder is there since, and all that the archive holds is in it.
+    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
+        let (from, to) = paths(&call.params)?;
+        let Some(was) = before(call, &to) else {
+            return Ok(ProbeVerdict::CannotSay);
+        };
+        let is = now(workspace, &to)?;
+        if &is == was {
+            return Ok(ProbeVerdict::NotDone);
+        }
+        let (mut unpacking, mut same) = (Unpacking::new(&to), true);
+        read(workspace, &from, |member, content| {
+            let Some(parts) = unpacking.add(member)? else {
+                return Ok(());
+            };
+            let path = parts.iter().fold(to.clone(), |path, name| path.child(name));
+            let mut hasher = Sha256::new();
+            archive::drain(content, |piece| {
+                hasher.update(piece);
+                Ok(())
+            })?;
+            let digest = Digest::from_bytes(hasher.finalize().into()).to_string();
+            same &= match now(workspace, &path)? {
+                Standing::File(state) => !member.is_folder && state.digest == digest,
+                Standing::Folder => member.is_folder,
+                Standing::Absent | Standing::Other => false,
+            };
+            Ok(())
+        })?;
+        Ok(if same && (was, &is) == (&Standing::Absent, &Standing::Folder) {
+            ProbeVerdict::Done
+        } else {
+            ProbeVerdict::CannotSay
+        })
+    }
+}
+
+fn paths(params: &Map<String, Value>) -> Result<(SpacePath, SpacePath), Failure> {
+    Ok((
+        params::file(params, "from_path")?,
+        params::file(params, "to_path")?,
+    ))
+}
+
+fn read(
+    workspace: &Workspace<'_>,
+    from: &SpacePath,
+    mut visit: impl FnMut(&Member, &mut dyn std::io::Read) -> Result<(), Problem>,
+) -> Result<(), Failure> {
+    let (file, stat) = workspace.open_file(from)?;
+    let bytes_max = ARCHIVE_BYTES_MAX.get();
+    if stat.bytes > bytes_max {
+        return Err(FileProblem::TooLarge { bytes_max }.into());
+    }
+    let budget = Budget::new(stat.bytes);
+    let first = last_change(&file)?;
+    let source = std::io::BufReader::with_capacity(65_536, &file);
+    archive::read(source, &budget, &mut visit)?;
+    workspace.check_read_file(from, &file)?;
+    // It is read here and there, as its directory says: what was unpacked is one archive, and the one that was seen, only if
+    // nobody has written to it meanwhile.
+    if last_change(&file)? != first {
+        return Err(FileProblem::Changed.into());
+    }
+    Ok(())
+}
+
+/// When a file was last changed, by the kernel's own word, which nobody can set back.
+fn last_change(file: &File) -> Result<(u64, i64, i64), FileProblem> {
+    let meta = file.metadata().map_err(FileProblem::io("look at the file"))?;
+    Ok((meta.len(), meta.ctime(), meta.ctime_nsec()))
+}
+
+fn write(
+    draft: &DraftFolder,
+    place: &[String],
+    member: &Member,
+    content: &mut dyn std::io::Read,
+) -> Result<u64, Problem> {
+    let mode = if member.is_program { 0o755 } else { 0o644 };
+    let mut file = draft.file(place, mode)?;
+    let bytes = archive::drain(content, |piece| {
+        Ok(file.write_all(piece).map_err(FileProblem::io("write the file"))?)
+    })?;
+    file.sync_all().map_err(FileProblem::io("sync the file"))?;
+    Ok(bytes)
+}
+
+/// What has come out so far, and where each of it goes.
+struct Unpacking<'t> {
+    to: &'t SpacePath,
+    /// Every path, and whether it was named as a folder, as a file, or is only on the way to something.
+    seen: BTreeMap<Vec<String>, Kind>,
+    paths_bytes: usize,
+    content_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Folder,
+    OnTheWay,
+}
+
+impl<'t> Unpacking<'t> {
+    fn new(to: &'t SpacePath) -> Self {
+        Self {
+            to,
+            seen: BTreeMap::new(),
+            paths_bytes: to.to_string().len(),
+            content_bytes: 0,
+        }
+    }
+
+    /// Where a member goes beneath the new folder; `None` for the folder itself. Its name must be a path in it by its
+    /// spelling alone, and no other member's.
+    fn add(&mut self, member: &Member) -> Result<Option<Vec<String>>, Problem> {
+        let refused = |why: String| Problem::Other(Failure::new(Code::PathDenied, Phase::Dispatch, why));
+        if member.name.contains('\\') {
+            return Err(Problem::Refused("a name with a backslash in it"));
+        }
+        // The name must not be relative to the root of the space, nor lead out of the folder.
+        if member.name.starts_with('/') {
+            return Err(Problem::Refused("a name that begins at the root"));
+        }
+        let whole = format!("{}/{}", self.to, member.name);
+        let path = SpacePath::parse_folder(&whole)
+            .map_err(|why| refused(format!("the archive holds a name that is refused: {why}")))?;
+        let above = self.to.folders().len() + 1;
+        let mut parts = path.folders().to_vec();
+        parts.push(path.file_name().to_owned());
+        let parts = parts.split_off(above);
+        if parts.is_empty() {
+            return match member.is_folder {
+                true => Ok(None),
+                false => Err(Problem::Refused("a file without a name")),
+            };
+        }
+        if !member.is_folder && member.name.ends_with('/') {
+            return Err(Problem::Refused("a file that is named like a folder"));
+        }
+        // What lies deeper could not be listed.
+        if parts.len() >= WALK_DEPTH_MAX.get() {
+            return Err(Problem::TooMuch(
+                "its folders lie too deep in each other".to_owned(),
+            ));
+        }
+        for length in 1..parts.len() {
+            self.note(&parts[..length], Kind::OnTheWay)?;
+        }
+        let kind = if member.is_folder {
+            Kind::Folder
+        } else {
+            Kind::File
+        };
+        self.note(&parts, kind)?;
+        Ok(Some(parts))
+    }
+
+    fn note(&mut self, parts: &[String], kind: Kind) -> Result<(), Problem> {
+        match (self.seen.get(parts), kind) {
+            (None, _) => {
+                let names: usize = parts.iter().map(|part| part.len() + 1).sum();
+                self.paths_bytes += self.to.to_string().len() + names;
+                if self.paths_bytes > EXTRACT_PATHS_BYTES_MAX.get() {
+                    return Err(Problem::TooMuch("its names are too long together".to_owned()));
+                }
+                self.seen.insert(parts.to_vec(), kind);
+            }
+            (Some(Kind::Folder | Kind::OnTheWay), Kind::OnTheWay) => {}
+            (Some(Kind::OnTheWay), Kind::Folder) => {
+                self.seen.insert(parts.to_vec(), kind);
+            }
+            (Some(Kind::File), Kind::OnTheWay) => {
+                return Err(Problem::Refused("a file with something in it"));
+            }
+            (Some(Kind::OnTheWay), Kind::File)
+            | (Some(Kind::File | Kind::Folder), Kind::File | Kind::Folder) => {
+                return Err(Problem::Refused("a name that comes twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn told(&self) -> Value {
+        let files = self.seen.values().filter(|kind| **kind == Kind::File).count();
+        json!({
+            "files": files, "folders": self.seen.len() - files, "content_bytes": self.content_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::testing::Place;
+
+    #[test]
+    fn an_archive_that_is_written_to_meanwhile_is_not_unpacked() {
+        let place = Place::new();
+        place.put("a.zip", &archive::sample());
+        let from = SpacePath::parse("workspace/a.zip").unwrap();
+        read(&place.workspace(), &from, |_, _| Ok(())).unwrap();
+        let failure = read(&place.workspace(), &from, |_, _| {
+            let file = File::options().append(true).open(place.path("a.zip")).unwrap();
+            (&file).write_all(b"more").unwrap();
+            Ok(())
+        });
+        assert_eq!(failure.unwrap_err().code, Code::StateChanged);
+    }
+}
