@@ -83,6 +83,17 @@ impl Witness for Eyes {
         nearest.collect()
     }
 
+    fn gone(&self, root: &Path, mut paths: Vec<String>) -> Result<Vec<String>, Failure> {
+        let root = open_root(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        // What cannot be looked at may be there; so may what has a name that no request can write.
+        paths.retain(|path| {
+            let path = SpacePath::parse_folder(path);
+            path.is_ok_and(|path| matches!(workspace.stat(&path), Ok(None)))
+        });
+        Ok(paths)
+    }
+
     fn scan(&self, root: &Path, folders: &[String], entries_max: usize) -> Result<Scan, Failure> {
         let root = open_root(root)?;
         let workspace = Workspace::new(root.as_fd(), root.as_fd());

@@ -75,7 +75,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
     let (receipt, body) = receipt(parts, key, account);
     let changed = match &receipt.effects {
         Effects::None => false,
-        Effects::Observed(observed) => !observed.changes.is_empty(),
+        Effects::Observed(observed) => !observed.changes.is_empty() || !observed.undeclared.is_empty(),
         Effects::Unobserved | Effects::Possible => gated.dry_run().is_none(),
     };
     let retire: Vec<_> = claimed

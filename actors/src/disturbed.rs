@@ -19,6 +19,8 @@ pub(crate) fn disturbed(
 ) -> Vec<ResourceName> {
     let paths: Vec<&str> = match effects {
         Effects::None => return Vec::new(),
+        // Only the first of them are named.
+        Effects::Observed(observed) if !observed.undeclared.is_empty() => vec![WHOLE_SPACE],
         Effects::Observed(observed) => {
             let changes = observed.changes.iter();
             let changes = changes.filter(|change| holds_others(&change.before));

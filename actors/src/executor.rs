@@ -199,16 +199,12 @@ impl Course {
         }
     }
 
-    /// It has done more than its tool declares. What ended it otherwise is told; an answer is not relied on.
-    fn overreached(self, overreach: &Overreach, seen: Option<Effects>, attempted: Attempted) -> Ended {
-        let failure = match attempted {
-            Attempted::Failed(failure) | Attempted::Unclear(failure) => failure,
-            Attempted::Done(_) | Attempted::Abandoned => overreach.failure(),
-        };
-        let (outcome, effects) = (failure.code.outcome(), overreach.effects(seen));
+    /// It has done more than its tool declares, and ended so.
+    fn overreached(self, overreach: &Overreach, seen: Effects, failure: Failure) -> Ended {
+        let effects = overreach.effects(seen);
         Ended {
             effects,
-            ..self.end(Err(failure), outcome, false)
+            ..self.fail(failure)
         }
     }
 
@@ -299,7 +295,9 @@ impl Executor {
         action.step("prepared");
         hit("executor.after_prepare", &action.ticket.action_id).await;
         if let Earlier::Interrupted(intent) = action.state.earlier() {
-            // What the interrupted run has set aside is put back before anybody looks how far it has come.
+            // What the interrupted run has set aside is put back before anybody looks how far it has come. Nobody else is blamed
+            // for that.
+            let _turn = overreach::at_work(&self.parts, action, &prepared);
             preimage::remove_drafts(&self.parts, action, &prepared).await;
             match self
                 .settle_interrupted(action, &prepared, intent.as_ref(), deadline)
@@ -329,7 +327,25 @@ impl Executor {
             tell(pass.as_ref(), &attempted).await;
             if let Some(overreach) = overreach {
                 overreach::quarantine(&self.parts, action, &overreach).await;
-                return Some(course.overreached(&overreach, seen, attempted));
+                let failure = match attempted {
+                    Attempted::Done(_) => overreach.failure(),
+                    Attempted::Failed(failure) => overreach.beside(failure),
+                    Attempted::Unclear(failure) => {
+                        match self.may_retry(action, &prepared, &failure, true, deadline).await {
+                            Next::Unknown(why) => overreach.beside(unknown(why)),
+                            Next::WasDone => overreach.failure(),
+                            // It is not run again.
+                            Next::RunAgain | Next::Stands => overreach.beside(failure),
+                            Next::Abandon => return None,
+                        }
+                    }
+                    Attempted::Abandoned => return None,
+                };
+                let seen = match seen {
+                    Some(seen) => seen,
+                    None => preimage::observe(&self.parts, action, &prepared).await,
+                };
+                return Some(course.overreached(&overreach, seen, failure));
             }
             let (failure, ambiguous) = match attempted {
                 Attempted::Done(output) => {

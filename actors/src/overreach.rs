@@ -11,12 +11,14 @@
 //! was changed before the call began. Should a person change files in the very moment of a call, beneath the very folders
 //! that the call may write to, the tool is suspected wrongly; that is the price of seeing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::{
     Code, DenialSource, Effects, Failure, Observed, Phase, SideEffect, SpaceId, ToolNews, ToolSpec, Touch,
     Undeclared, UndeclaredKind,
 };
+
+use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 
 use crate::action::{Action, Claimed};
 use crate::at_work::{Allowed, Turn, is_beneath};
@@ -98,6 +100,20 @@ fn topmost(mut folders: Vec<String>) -> Vec<String> {
     folders
 }
 
+/// Says that an action is at work, for as long as this lives, so that what it changes is held against nobody beside it.
+pub(crate) fn at_work<'p>(
+    parts: &'p Parts,
+    action: &Action<Claimed>,
+    prepared: &Prepared,
+) -> Option<Turn<'p>> {
+    let (entry, space) = (action.state.gated().entry(), &action.request.space_id);
+    parts.overreach_matters().then(|| {
+        let trace = action.ticket.trace_id.as_str();
+        let allowed = Allowed::of(parts, prepared, entry.spec(), trace);
+        parts.at_work.enter(space.clone(), allowed)
+    })
+}
+
 /// Begins to watch a call that is about to run.
 pub(crate) async fn watch<'p>(parts: &'p Parts, action: &Action<Claimed>, prepared: &Prepared) -> Watch<'p> {
     let (entry, space) = (action.state.gated().entry(), &action.request.space_id);
@@ -133,7 +149,11 @@ async fn first_scan(parts: &Parts, space: &SpaceId, folders: Vec<String>, max: u
     let root = (parts.space_roots)(space).ok()?;
     let witness = parts.witness.clone();
     let looking = tokio::task::spawn_blocking(move || witness.nearest(&root, &folders));
-    let writable = topmost(looking.await.ok()?.ok()?);
+    let mut writable = topmost(looking.await.ok()?.ok()?);
+    if writable.len() > NARROWING_PATHS_MAX {
+        // The kernel confines it to that many at most, and otherwise to the space.
+        writable = vec![WHOLE_SPACE.to_owned()];
+    }
     for looked_at in [vec![WHOLE_SPACE.to_owned()], writable.clone()] {
         if !looked_at.is_empty()
             && let Some(scan) = scan(parts, space, &looked_at, max).await
@@ -182,10 +202,31 @@ impl Watch<'_> {
             // Whoever makes more than can be looked at has made what is seen of it.
             let max = entries_max(entry).saturating_mul(2);
             match scan(parts, space, &before.looked_at, max).await {
-                Some(after) => found = compare(&before.scan, &after),
+                Some(after) => {
+                    found = compare(&before.scan, &after);
+                    if !after.complete {
+                        // There is more than can be looked at, or less that can be read, than before.
+                        found.extend(gone(parts, space, &before.scan, &after).await);
+                        parts.metrics.unwatched_calls.inc();
+                    }
+                }
                 None => parts.metrics.unwatched_calls.inc(),
             }
-            found.retain(|(path, what)| before.counts(path, *what) && !turn.explains(space, path, *what));
+            // A file that is replaced or goes takes a link from its other names, and they have changed by that alone.
+            let shared: BTreeSet<_> = before
+                .scan
+                .marks
+                .iter()
+                .filter(|(path, _)| turn.explains(space, path, UndeclaredKind::Changed))
+                .map(|(_, mark)| mark.identity)
+                .collect();
+            let is_shared = |path: &str, what: UndeclaredKind| {
+                let mark = before.scan.marks.get(path);
+                what == UndeclaredKind::Changed && mark.is_some_and(|mark| shared.contains(&mark.identity))
+            };
+            found.retain(|(path, what)| {
+                before.counts(path, *what) && !turn.explains(space, path, *what) && !is_shared(path, *what)
+            });
         }
         if found.is_empty() && tried.is_none() {
             return None;
@@ -246,6 +287,24 @@ fn compare(before: &Scan, after: &Scan) -> Vec<(String, UndeclaredKind)> {
     found
 }
 
+/// What was there and is not, looked at one by one: of a look that did not come to its end, what is missing may be there.
+async fn gone(parts: &Parts, space: &SpaceId, before: &Scan, after: &Scan) -> Vec<(String, UndeclaredKind)> {
+    let missing = before
+        .marks
+        .keys()
+        .filter(|path| !after.marks.contains_key(*path));
+    let missing: Vec<String> = missing.cloned().collect();
+    let Ok(root) = (parts.space_roots)(space) else {
+        return Vec::new();
+    };
+    let witness = parts.witness.clone();
+    let looking = tokio::task::spawn_blocking(move || witness.gone(&root, missing));
+    let gone = looking.await.ok().and_then(Result::ok).unwrap_or_default();
+    gone.into_iter()
+        .map(|path| (path, UndeclaredKind::Removed))
+        .collect()
+}
+
 /// What the kernel refused that the tool does not say it does. A program that is run may well ask for more than it needs.
 fn tried(spec: &ToolSpec, denials: &[effectd_contracts::Denial]) -> Option<&'static str> {
     const STARTING: [&str; 6] = ["fork", "vfork", "clone", "clone3", "execve", "execveat"];
@@ -300,11 +359,26 @@ impl Overreach {
         Failure::new(Code::EffectsUndeclared, Phase::Capture, why)
     }
 
+    /// What ended the action otherwise, with that beside it.
+    pub(crate) fn beside(&self, mut failure: Failure) -> Failure {
+        let more = format!(
+            "; the tool did more than it declares ({}), and is switched off until an operator has looked at it",
+            self.reason()
+        );
+        failure.message.push_str(&more);
+        failure.retryable = false;
+        failure
+    }
+
     /// What was seen, with what was not declared.
-    pub(crate) fn effects(&self, seen: Option<Effects>) -> Effects {
+    pub(crate) fn effects(&self, seen: Effects) -> Effects {
         let mut observed = match seen {
-            Some(Effects::Observed(observed)) => observed,
-            Some(Effects::None | Effects::Unobserved | Effects::Possible) | None => Observed {
+            Effects::Observed(observed) => observed,
+            // Nobody could look, and nothing else is known.
+            Effects::None | Effects::Unobserved | Effects::Possible if self.undeclared.is_empty() => {
+                return Effects::Possible;
+            }
+            Effects::None | Effects::Unobserved | Effects::Possible => Observed {
                 changes: Vec::new(),
                 undoable: false,
                 undeclared: Vec::new(),

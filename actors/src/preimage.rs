@@ -53,6 +53,9 @@ pub trait Witness: Send + Sync {
     /// The folders that stand nearest to these: themselves, or what they would be made in.
     fn nearest(&self, root: &Path, folders: &[String]) -> Result<Vec<String>, Failure>;
 
+    /// Those of these paths at which nothing stands.
+    fn gone(&self, root: &Path, paths: Vec<String>) -> Result<Vec<String>, Failure>;
+
     /// What is in these folders and beneath, up to so many.
     fn scan(&self, root: &Path, folders: &[String], entries_max: usize) -> Result<Scan, Failure>;
 

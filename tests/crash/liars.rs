@@ -329,6 +329,12 @@ fn liar(id: &str) {
         let honest = done(&runtime, &request("honest", id, &json!({ "name": "honest" }))).await;
         assert_eq!(honest.error, None, "{}", id);
         assert!(!is_off(runtime.store(), id), "{} was honest", id);
+        // What it declares has an effect as well, and what others did is on record.
+        fs::write(place.workspace().join("there/declared"), "otherwise").unwrap();
+        let theirs =
+            json!({ "path": "workspace/there/theirs", "text": "there", "space_id": "shared:household" });
+        let theirs = |action: &str| request(action, "files.write_text", &theirs);
+        assert_eq!(done(&runtime, &theirs("theirs-1")).await.error, None);
         let receipt = done(&runtime, &request("lie", id, &json!({}))).await;
         let Some((code, what)) = caught(id) else {
             assert_eq!(receipt.error, None, "{}", id);
@@ -340,9 +346,13 @@ fn liar(id: &str) {
             .as_ref()
             .unwrap_or_else(|| panic!("{} was believed", id));
         assert_eq!(failure.code, code, "{}: {failure}", id);
+        assert!(failure.message.contains("switched off"), "{id}: {failure}");
         let Effects::Observed(observed) = &receipt.effects else {
             panic!("{}: {:?}", id, receipt.effects);
         };
+        let changed: Vec<_> = observed.changes.iter().map(|one| one.path.as_str()).collect();
+        let declared = (id != READER_ID).then_some("workspace/there/declared");
+        assert_eq!(changed, declared.into_iter().collect::<Vec<_>>(), "{id}");
         let mut undeclared: Vec<_> = observed.undeclared.iter().map(|one| one.what).collect();
         if id == "liar.flood" {
             assert_eq!(undeclared.len(), effectd_actors::limits::UNDECLARED_NAMED_MAX);
@@ -353,6 +363,19 @@ fn liar(id: &str) {
             assert!(
                 observed.undeclared[0].path.starts_with("hmac-sha256:"),
                 "{observed:?}"
+            );
+        }
+        // What was done before may be undone by it: nothing of it counts as done any more.
+        if what.is_some() {
+            let again = done(&runtime, &theirs("theirs-2")).await;
+            assert_eq!(
+                (again.error, again.action_id.as_str()),
+                (None, "theirs-2"),
+                "{id}"
+            );
+            assert_eq!(
+                fs::read_to_string(place.workspace().join("there/theirs")).unwrap(),
+                "there"
             );
         }
         // It is off, also for whoever comes next and after a restart, and everybody was told.

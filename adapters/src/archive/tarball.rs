@@ -37,6 +37,9 @@ fn members(from: impl Read, budget: &Budget, visit: &mut Visit<'_>) -> Result<()
         if !kind.is_file() && !kind.is_contiguous() && !kind.is_dir() {
             return Err(Problem::Refused("something that is neither a file nor a folder"));
         }
+        if has_holes(&mut entry)? {
+            return Err(Problem::Refused("a file with holes"));
+        }
         let is_folder = kind.is_dir();
         let name = entry.path_bytes().into_owned();
         let name = String::from_utf8(name).map_err(|_| Problem::Refused("a name that is not UTF-8"))?;
@@ -51,6 +54,23 @@ fn members(from: impl Read, budget: &Budget, visit: &mut Visit<'_>) -> Result<()
     // To the end, where the checksum is.
     let mut rest = archive.into_inner();
     super::drain(&mut rest, |_| Ok(())).map(drop)
+}
+
+/// Whether what follows is a map of a file and its pieces instead of the file. Older tars say so by the kind of the entry.
+fn has_holes(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, Problem> {
+    let Some(notes) = entry.pax_extensions().map_err(Problem::reading)? else {
+        return Ok(false);
+    };
+    for note in notes {
+        if note
+            .map_err(Problem::reading)?
+            .key_bytes()
+            .starts_with(b"GNU.sparse")
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Writes a compressed tar.

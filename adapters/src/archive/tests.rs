@@ -217,6 +217,20 @@ fn tar_with(kind: tar::EntryType, name: &[u8], link: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+/// A tar whose one file is said to have holes, in the notes before it.
+fn sparse_by_notes() -> Vec<u8> {
+    let encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    let mut tar = tar::Builder::new(encoder);
+    let notes = [("GNU.sparse.major", &b"1"[..]), ("GNU.sparse.name", b"real")];
+    tar.append_pax_extensions(notes).unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Regular);
+    header.set_mode(0o644);
+    header.set_size(2);
+    tar.append_data(&mut header, "x", &b"0\n"[..]).unwrap();
+    tar.into_inner().unwrap().finish().unwrap()
+}
+
 #[test]
 fn links_devices_and_what_is_no_file_are_refused() {
     use tar::EntryType;
@@ -240,6 +254,7 @@ fn links_devices_and_what_is_no_file_are_refused() {
         Code::ArchiveInvalid,
         "sparse",
     );
+    refused(&sparse_by_notes(), Code::PathDenied, "sparse, by notes");
     for name in [&b"../x"[..], b"/etc/passwd", b"\xff\xfe", b"a/../../x"] {
         refused(
             &tar_with(EntryType::Regular, name, ""),

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::archive::{self, Budget, Member, Problem};
 use crate::before::{before, now};
-use crate::limits::{ARCHIVE_BYTES_MAX, EXTRACT_PATHS_BYTES_MAX, WALK_DEPTH_MAX};
+use crate::limits::{ARCHIVE_BYTES_MAX, EXTRACT_ENTRIES_MAX, EXTRACT_PATHS_BYTES_MAX, WALK_DEPTH_MAX};
 use crate::params;
 use crate::spacepath::{Base, SpacePath};
 use crate::tool::Tool;
@@ -280,6 +280,10 @@ impl<'t> Unpacking<'t> {
                 self.paths_bytes += self.to.to_string().len() + names;
                 if self.paths_bytes > EXTRACT_PATHS_BYTES_MAX.get() {
                     return Err(Problem::TooMuch("its names are too long together".to_owned()));
+                }
+                // Folders on the way have no entry of their own, and must be listed all the same.
+                if self.seen.len() >= 2 * EXTRACT_ENTRIES_MAX.get() {
+                    return Err(Problem::TooMuch("it has too many folders".to_owned()));
                 }
                 self.seen.insert(parts.to_vec(), kind);
             }
