@@ -382,3 +382,24 @@ async fn who_needs_no_preview_does_not_wait_for_those_that_do() {
     let runtime = std::sync::Arc::into_inner(runtime).unwrap();
     assert!(runtime.stop().await);
 }
+/// Nobody is asked, and a rule looks: what it saw of a folder is what happens to it, and to undo that, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_is_moved_and_moved_back_is_what_a_rule_was_shown() {
+    let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.files > 10 };\n";
+    let place = with_modes("\"files.move\" = \"allow\", \"files.undo\" = \"allow\"", rules);
+    let runtime = place.runtime().await;
+    std::fs::create_dir_all(place.note("dir/deep")).unwrap();
+    std::fs::write(place.note("dir/deep/x"), "x").unwrap();
+    let params = json!({ "from_path": "workspace/dir", "to_path": "workspace/new" });
+    let moved = runtime.exec(request("f-1", "files.move", params)).await;
+    let undo = json!({ "receipt_id": receipt(&moved).receipt_id });
+    let back = runtime.exec(request("f-2", "files.undo", undo)).await;
+    for done in [&moved, &back] {
+        let receipt = receipt(done);
+        assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
+        let record = receipt.preview.as_ref().unwrap();
+        assert_eq!((record.verdict, &record.why), (PreviewVerdict::Matched, &None));
+    }
+    assert!(place.note("dir/deep/x").exists());
+    assert!(runtime.stop().await);
+}
