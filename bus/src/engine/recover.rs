@@ -48,6 +48,17 @@ pub(crate) fn recover(
     clock: &dyn Clock,
     vault: &Vault,
 ) -> Result<Recovered, StoreError> {
+    let recovered = recover_once(medium, clock, vault)?;
+    if !recovered.served.table.is_spoiled() {
+        return Ok(recovered);
+    }
+    tracing::error!("the index does not check; it is made anew from the journal");
+    recovered.served.table.drop_base();
+    drop(recovered);
+    recover_once(medium, clock, vault)
+}
+
+fn recover_once(medium: &dyn Medium, clock: &dyn Clock, vault: &Vault) -> Result<Recovered, StoreError> {
     let Opened {
         journal,
         base,
@@ -100,7 +111,7 @@ pub(crate) fn recover(
             .collect(),
         log: fold.log.clone(),
         open_claims: fold.claims().len() as u64,
-        // Of an index that cannot be read they are counted when it is made anew.
+        // Of an index that cannot be read they are counted when it is made anew, which is at once.
         letters: count_letters(&table).unwrap_or(0),
         ..Live::default()
     };

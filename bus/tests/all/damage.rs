@@ -1,5 +1,7 @@
 //! A store that is not what was written: found and said, never read by half.
 
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,10 +135,15 @@ fn files(of: &Path, into: &mut Vec<PathBuf>) {
 
 /// A file of the index.
 fn run_of(state: &Path) -> PathBuf {
+    runs_of(state).swap_remove(0)
+}
+
+fn runs_of(state: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     files(&state.join("index"), &mut all);
     let is_run = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("run-");
-    all.into_iter().find(is_run).unwrap()
+    all.retain(is_run);
+    all
 }
 
 #[test]
@@ -245,24 +252,67 @@ fn a_lost_or_damaged_index_is_made_anew_from_the_journal() {
     }
 }
 
+/// Everything in these bytes of a run, so that whatever is asked for is damaged, also by who has it open.
+fn damage_in_place(run: &Path, bytes: Range<u64>) {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(run)
+        .unwrap();
+    for at in bytes.step_by(16) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_chunk_that_is_read_when_the_store_is_opened_is_mended_at_once() {
+    let state = tempfile::tempdir().unwrap();
+    fill(state.path());
+    let expected = content(state.path()).unwrap();
+    damage_in_place(&run_of(state.path()), 8..2_008);
+    let store = open(state.path()).unwrap();
+    // Nothing was written, and everything can be read.
+    assert_eq!(
+        store.letters(None, 0, 1_000).unwrap().letters.len() as u64,
+        store.stats().letters
+    );
+    store.receipts(&ReceiptQuery::default()).unwrap();
+    store.audit().wait().unwrap();
+    store.close().unwrap();
+    drop(store);
+    assert!(content(state.path()).unwrap() == expected);
+}
+
 #[test]
 fn a_damaged_chunk_is_found_when_it_is_read_and_the_next_write_mends_the_index() {
     let state = tempfile::tempdir().unwrap();
     fill(state.path());
-    let expected = content(state.path()).unwrap();
-    // Every chunk of the largest run, so that whatever is asked for is damaged.
-    let run = run_of(state.path());
-    let mut bytes = std::fs::read(&run).unwrap();
-    let from = 8;
-    (from..from + 2_000).step_by(16).for_each(|at| bytes[at] ^= 1);
-    std::fs::write(&run, bytes).unwrap();
+    let names = || (0..4_000).map(|n| format!("more-{n}"));
     let store = open(state.path()).unwrap();
-    let read = store.receipts(&ReceiptQuery::default());
-    let listed = store.letters(None, 0, 1_000);
-    assert!(
-        matches!(read, Err(StoreError::Damaged { .. })) || matches!(listed, Err(StoreError::Damaged { .. })),
-        "{read:?} {listed:?}"
-    );
+    let more: Vec<_> = names().map(|name| event(&name)).collect();
+    for more in more.chunks(500) {
+        store.publish(&topic("more"), more.to_vec()).wait().unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    let expected = content(state.path()).unwrap();
+    // As good as nothing of it is remembered, so that it is read anew each time.
+    let config = EmbeddedConfig {
+        index_cache_bytes: 0,
+        ..EmbeddedConfig::new(state.path())
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
+    for run in runs_of(state.path()) {
+        let whole = std::fs::metadata(&run).unwrap().len();
+        damage_in_place(&run, 8..whole);
+    }
+    let found = names().find_map(|name| {
+        let id = effectd_contracts::EventId::new(&name).unwrap();
+        store.published(&topic("more"), &id).err()
+    });
+    assert!(matches!(found, Some(StoreError::Damaged { .. })), "{found:?}");
     // Whatever the first write is told, the index is made anew for those that follow.
     let _ = store
         .configure(&topic("t"), &group("g"), Default::default())
