@@ -26,7 +26,7 @@
 //! ```compile_fail,E0451
 //! use effectd_actors::Gated;
 //! fn forge(passed: Gated) -> Gated {
-//!     Gated { decision: loop {}, ..passed }
+//!     Gated { dry_run: None, ..passed }
 //! }
 //! ```
 
