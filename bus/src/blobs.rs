@@ -247,7 +247,10 @@ impl Blobs {
 
     /// Whether a blob is there.
     pub fn has(&self, shelf: Shelf, space: &SpaceId, name: &str) -> bool {
-        check_name(name).is_ok() && self.folder(shelf, space).join(name).is_file()
+        let path = self.folder(shelf, space).join(name);
+        // What could not be written leaves an empty file.
+        let whole = |meta: fs::Metadata| meta.is_file() && meta.len() >= HEAD_BYTES as u64;
+        check_name(name).is_ok() && fs::metadata(path).is_ok_and(whole)
     }
 
     /// Whether a blob is there; if it is, it counts as stored now, and so does not make room for others soon.

@@ -514,6 +514,22 @@ fn what_was_cut_off_while_it_was_written_is_written_again() {
 }
 
 #[test]
+fn what_could_not_be_written_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (space, id) = (space("shared:h"), name(CONTENT));
+    let blobs = blobs(folder.path(), 1 << 20);
+    blobs.sweep().unwrap();
+    let place = blobs.folder(Shelf::Preimages, &space);
+    fs::create_dir_all(&place).unwrap();
+    // As a full disk leaves it.
+    fs::write(place.join(&id), b"").unwrap();
+    assert!(!blobs.has(Shelf::Preimages, &space, &id));
+    blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    assert!(blobs.has(Shelf::Preimages, &space, &id));
+    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+}
+
+#[test]
 fn many_who_store_the_same_at_once_store_it_once() {
     let folder = tempfile::tempdir().unwrap();
     let (space, id) = (space("shared:h"), name(CONTENT));
