@@ -73,7 +73,7 @@ pub trait Store: Send + Sync {
     /// The offset under which an event of this id was published; `None` if it was not.
     fn published(&self, topic: &TopicName, event: &EventId) -> Result<Option<u64>, StoreError>;
 
-    /// The first offset stored at this time or later; the topic's end if there is none yet.
+    /// The first offset stored at this time or later, by the millisecond; the topic's end if there is none yet.
     fn offset_at(&self, topic: &TopicName, time: Timestamp) -> Result<u64, StoreError>;
 
     /// The names and ends of all topics, for operators.
