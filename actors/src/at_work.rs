@@ -1,9 +1,11 @@
 //! Who is at work in which space, and what they say they change, so that nobody is blamed for what others do.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use effectd_contracts::{SpaceId, ToolSpec, UndeclaredKind};
+use effectd_contracts::{ToolSpec, UndeclaredKind};
 
 use crate::disturbed::changes_files;
 use crate::limits::AT_WORK_MAX;
@@ -62,7 +64,7 @@ impl Allowed {
     }
 }
 
-/// Who is at work in which space.
+/// Who is at work beneath which folder: spaces may share one, or lie in one another.
 #[derive(Debug, Default)]
 pub(crate) struct AtWork(Mutex<State>);
 
@@ -76,9 +78,23 @@ struct State {
 
 #[derive(Debug)]
 struct Window {
-    space: SpaceId,
+    root: PathBuf,
     allowed: Allowed,
     ended: Option<u64>,
+}
+
+impl Window {
+    /// What a path of a space with that root is called in this one's; none if it does not lie in it.
+    fn called<'p>(&self, root: &Path, path: &'p str) -> Option<Cow<'p, str>> {
+        if self.root == root {
+            return Some(Cow::Borrowed(path));
+        }
+        let below = path.strip_prefix(WHOLE_SPACE)?.trim_start_matches('/');
+        let place = root.join(below);
+        let inside = place.strip_prefix(&self.root).ok()?.to_str()?;
+        let separator = if inside.is_empty() { "" } else { "/" };
+        Some(Cow::Owned(format!("{WHOLE_SPACE}{separator}{inside}")))
+    }
 }
 
 impl AtWork {
@@ -86,7 +102,7 @@ impl AtWork {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn enter(&self, space: SpaceId, allowed: Allowed) -> Turn<'_> {
+    pub(crate) fn enter(&self, root: PathBuf, allowed: Allowed) -> Turn<'_> {
         let mut state = self.lock();
         let id = state.next;
         state.next += 1;
@@ -94,12 +110,16 @@ impl AtWork {
         state.windows.insert(
             id,
             Window {
-                space,
+                root: root.clone(),
                 allowed,
                 ended,
             },
         );
-        Turn { at_work: self, id }
+        Turn {
+            at_work: self,
+            id,
+            root,
+        }
     }
 }
 
@@ -108,21 +128,26 @@ impl AtWork {
 pub(crate) struct Turn<'w> {
     at_work: &'w AtWork,
     id: u64,
+    root: PathBuf,
 }
 
 impl Turn<'_> {
     /// Whether this call or one beside it says that it may do this.
-    pub(crate) fn explains(&self, space: &SpaceId, path: &str, what: UndeclaredKind) -> bool {
+    pub(crate) fn explains(&self, path: &str, what: UndeclaredKind) -> bool {
         let state = self.at_work.lock();
         if self.id < state.forgotten {
             // So many were at work beside it that nobody can tell any more.
             return true;
         }
-        let beside = |window: &Window| &window.space == space && window.ended.is_none_or(|end| end > self.id);
+        let beside = |window: &&Window| window.ended.is_none_or(|end| end > self.id);
         // It is over, and nothing of its own may be unfinished any more.
         state.windows.iter().any(|(id, window)| {
-            let allowed = &window.allowed;
-            beside(window) && (allowed.explains(path, what) || (*id != self.id && allowed.passes(path)))
+            let (allowed, window) = (&window.allowed, Some(window).filter(beside));
+            window
+                .and_then(|window| window.called(&self.root, path))
+                .is_some_and(|path| {
+                    allowed.explains(&path, what) || (*id != self.id && allowed.passes(&path))
+                })
         })
     }
 }
@@ -148,6 +173,9 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// The path of a space's root.
+pub(crate) const WHOLE_SPACE: &str = "workspace";
+
 /// Whether a path is a folder, or lies in it.
 pub(crate) fn is_beneath(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder)
@@ -162,44 +190,69 @@ mod tests {
     #[test]
     fn what_others_declare_is_nobodys_fault_while_they_are_at_work() {
         let at_work = AtWork::default();
-        let space: SpaceId = "shared:h".parse().unwrap();
+        let root = PathBuf::from("/spaces/h");
         let touching = |path: &str| Allowed {
             paths: vec![path.to_owned()],
             passing: vec![format!("{path}.draft")],
             ..Allowed::default()
         };
         let made = UndeclaredKind::Made;
-        let early = at_work.enter(space.clone(), touching("workspace/early"));
-        let mine = at_work.enter(space.clone(), touching("workspace/a/mine"));
+        let early = at_work.enter(root.clone(), touching("workspace/early"));
+        let mine = at_work.enter(root.clone(), touching("workspace/a/mine"));
         drop(early);
-        let late = at_work.enter(space.clone(), touching("workspace/late"));
-        let elsewhere = at_work.enter("other".parse().unwrap(), touching("workspace/far"));
+        let late = at_work.enter(root.clone(), touching("workspace/late"));
+        let elsewhere = at_work.enter("/spaces/other".into(), touching("workspace/far"));
         for path in [
             "workspace/early",
             "workspace/a/mine",
             "workspace/a",
             "workspace/late",
         ] {
-            assert!(mine.explains(&space, path, made), "{path}");
+            assert!(mine.explains(path, made), "{path}");
         }
-        assert!(!mine.explains(&space, "workspace/far", made));
-        assert!(mine.explains(&space, "workspace/late.draft/in/it", made));
-        assert!(!mine.explains(&space, "workspace/a/mine.draft", made));
-        assert!(!mine.explains(&space, "workspace/a/mine/below", made));
-        assert!(!mine.explains(&space, "workspace/a", UndeclaredKind::Permissions));
-        assert!(
-            !late.explains(&space, "workspace/early", made),
-            "it had ended before"
-        );
+        assert!(!mine.explains("workspace/far", made));
+        assert!(mine.explains("workspace/late.draft/in/it", made));
+        assert!(!mine.explains("workspace/a/mine.draft", made));
+        assert!(!mine.explains("workspace/a/mine/below", made));
+        assert!(!mine.explains("workspace/a", UndeclaredKind::Permissions));
+        assert!(!late.explains("workspace/early", made), "it had ended before");
         for _ in 0..=AT_WORK_MAX {
-            drop(at_work.enter(space.clone(), touching("workspace/short")));
+            drop(at_work.enter(root.clone(), touching("workspace/short")));
         }
         assert!(at_work.lock().windows.len() <= AT_WORK_MAX);
-        let elsewhere_made = mine.explains(&space, "workspace/far", made);
+        let elsewhere_made = mine.explains("workspace/far", made);
         assert!(elsewhere_made, "nobody can tell any more");
-        let new = at_work.enter(space.clone(), touching("workspace/new"));
-        assert!(!new.explains(&space, "workspace/far", made));
+        let new = at_work.enter(root.clone(), touching("workspace/new"));
+        assert!(!new.explains("workspace/far", made));
         drop((mine, late, elsewhere, new));
         assert!(at_work.lock().windows.is_empty());
+    }
+
+    #[test]
+    fn spaces_that_share_a_folder_or_lie_in_one_another_see_each_other() {
+        let at_work = AtWork::default();
+        let touching = |path: &str| Allowed {
+            paths: vec![path.to_owned()],
+            ..Allowed::default()
+        };
+        let changed = UndeclaredKind::Changed;
+        let outer = at_work.enter("/spaces".into(), touching("workspace/h/a"));
+        let inner = at_work.enter("/spaces/h".into(), touching("workspace/b"));
+        let same = at_work.enter("/spaces/h".into(), touching("workspace/c"));
+        let beside = at_work.enter("/spaces/hh".into(), touching("workspace/d"));
+        for path in ["workspace/a", "workspace/b", "workspace/c"] {
+            assert!(
+                inner.explains(path, changed) && same.explains(path, changed),
+                "{path}"
+            );
+        }
+        for path in ["workspace/h/a", "workspace/h/b", "workspace/h/c"] {
+            assert!(outer.explains(path, changed), "{path}");
+        }
+        for path in ["workspace/d", "workspace", "workspace/h/a"] {
+            assert!(!inner.explains(path, changed), "{path}");
+        }
+        assert!(!beside.explains("workspace/b", changed) && !outer.explains("workspace/b", changed));
+        assert!(!outer.explains("workspace/h", changed));
     }
 }

@@ -21,7 +21,7 @@ use effectd_contracts::{
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 
 use crate::action::{Action, Claimed};
-use crate::at_work::{Allowed, Turn, is_beneath};
+use crate::at_work::{Allowed, Turn, WHOLE_SPACE, is_beneath};
 use crate::limits::{SCAN_CORE_ENTRIES_MAX, SCAN_ENTRIES_MAX, UNDECLARED_NAMED_MAX};
 use crate::parts::Parts;
 use crate::preimage::Prepared;
@@ -69,9 +69,6 @@ struct Before {
     writable: Vec<String>,
 }
 
-/// The path of a space's root.
-const WHOLE_SPACE: &str = "workspace";
-
 /// How much of what a tool may write to is looked at.
 fn entries_max(entry: &Entry) -> usize {
     match entry.source() {
@@ -107,26 +104,29 @@ pub(crate) fn at_work<'p>(
     prepared: &Prepared,
 ) -> Option<Turn<'p>> {
     let (entry, space) = (action.state.gated().entry(), &action.request.space_id);
+    // A space without a root has nothing in it to be changed.
+    let root = (parts.space_roots)(space).ok()?;
     parts.overreach_matters().then(|| {
         let trace = action.ticket.trace_id.as_str();
         let allowed = Allowed::of(parts, prepared, entry.spec(), trace);
-        parts.at_work.enter(space.clone(), allowed)
+        parts.at_work.enter(root, allowed)
     })
 }
 
 /// Begins to watch a call that is about to run.
 pub(crate) async fn watch<'p>(parts: &'p Parts, action: &Action<Claimed>, prepared: &Prepared) -> Watch<'p> {
     let (entry, space) = (action.state.gated().entry(), &action.request.space_id);
-    if !parts.overreach_matters() {
+    let root = (parts.space_roots)(space).ok();
+    let Some(root) = root.filter(|_| parts.overreach_matters()) else {
         return Watch {
             turn: None,
             before: None,
         };
-    }
+    };
     let trace = action.ticket.trace_id.as_str();
     let allowed = Allowed::of(parts, prepared, entry.spec(), trace);
     let (max, whole) = (entries_max(entry), allowed.whole);
-    let turn = parts.at_work.enter(space.clone(), allowed);
+    let turn = parts.at_work.enter(root, allowed);
     // What may change everything cannot do more.
     let before = if max == 0 || whole {
         None
@@ -217,7 +217,7 @@ impl Watch<'_> {
                 .scan
                 .marks
                 .iter()
-                .filter(|(path, _)| turn.explains(space, path, UndeclaredKind::Changed))
+                .filter(|(path, _)| turn.explains(path, UndeclaredKind::Changed))
                 .map(|(_, mark)| mark.identity)
                 .collect();
             let is_shared = |path: &str, what: UndeclaredKind| {
@@ -225,7 +225,7 @@ impl Watch<'_> {
                 what == UndeclaredKind::Changed && mark.is_some_and(|mark| shared.contains(&mark.identity))
             };
             found.retain(|(path, what)| {
-                before.counts(path, *what) && !turn.explains(space, path, *what) && !is_shared(path, *what)
+                before.counts(path, *what) && !turn.explains(path, *what) && !is_shared(path, *what)
             });
         }
         if found.is_empty() && tried.is_none() {
