@@ -110,7 +110,9 @@ fn main() {
         .build()
         .expect("threads");
     threads.block_on(bench.run());
-    std::process::exit(i32::from(bench.missed.load(Ordering::Relaxed)));
+    let missed = bench.missed.load(Ordering::Relaxed);
+    drop((threads, bench, scratch));
+    std::process::exit(i32::from(missed));
 }
 
 /// The demo policy, with another subject that may do the same.

@@ -76,7 +76,10 @@ impl Actor for Intake {
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Look>, (): ()) -> Result<Self::State, ActorProcessingErr> {
-        let news = self.parts.store.watch(&Topic::ActionDecision.into())?;
+        let news = self
+            .parts
+            .store
+            .watch_group(&Topic::ActionDecision.into(), &group()?)?;
         myself.cast(Look)?;
         Ok(Watching {
             news,
@@ -152,12 +155,11 @@ impl Intake {
             (true, true) => None,
             // All of it was put off: there may be more behind it, and there is no hurry.
             (true, false) => Some(SCAN_PAUSE),
-            (false, _) => Some(
-                leased
-                    .next_due
-                    .unwrap_or(LOOK_EVERY)
-                    .clamp(Duration::from_millis(1), LOOK_EVERY),
-            ),
+            (false, _) => Some(leased.next_due.unwrap_or(LOOK_EVERY).clamp(
+                Duration::from_millis(1),
+                // What was admitted since comes due after that, should its worker be lost.
+                LOOK_EVERY.min(self.parts.lease_ttl).max(Duration::from_millis(1)),
+            )),
         })
     }
 

@@ -31,7 +31,7 @@ use crate::error::StoreError;
 use crate::fold::Fold;
 use crate::journal::{Journal, MemoryJournal};
 use crate::log::{Kept, Log};
-use crate::names::TopicName;
+use crate::names::{GroupName, TopicName};
 use crate::stats::Meters;
 use crate::table::{Base, Table};
 use crate::vault::Vault;
@@ -114,6 +114,8 @@ pub(crate) struct Shared {
     pub(crate) queue: Queue,
     served: RwLock<Arc<Served>>,
     signals: Mutex<HashMap<TopicName, Arc<Signal>>>,
+    /// Raised when there may be something for a group.
+    group_signals: Mutex<HashMap<(TopicName, GroupName), Arc<Signal>>>,
     /// Dead letters came or went.
     pub(crate) letters: Arc<Signal>,
     /// Held by whoever lets go of old blocks: one at a time.
@@ -139,6 +141,10 @@ impl Shared {
 
     fn signals(&self) -> MutexGuard<'_, HashMap<TopicName, Arc<Signal>>> {
         self.signals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn group_signals(&self) -> MutexGuard<'_, HashMap<(TopicName, GroupName), Arc<Signal>>> {
+        self.group_signals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Shows how many dead letters and open claims there are.
@@ -200,6 +206,7 @@ impl LocalStore {
             queue: Queue::default(),
             served: RwLock::new(Arc::new(recovered.served)),
             signals: Mutex::default(),
+            group_signals: Mutex::default(),
             letters: Arc::default(),
             retaining: Mutex::default(),
         });
@@ -236,6 +243,10 @@ impl Inner {
             Some(Ok(())) | None => Ok(()),
         };
         self.shared.signals().values().for_each(|signal| signal.close());
+        self.shared
+            .group_signals()
+            .values()
+            .for_each(|signal| signal.close());
         result
     }
 }

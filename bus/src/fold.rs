@@ -123,6 +123,8 @@ pub struct Effects {
     pub closed: Vec<Hash16>,
     /// Topics on which there is news.
     pub news: BTreeSet<TopicName>,
+    /// Topics on which deliveries were given back, or a group was moved.
+    pub given_back: BTreeSet<TopicName>,
     /// Dead letters that came.
     pub letters_begun: u64,
     /// Dead letters that went.

@@ -84,6 +84,10 @@ pub trait Store: Send + Sync {
 
     // ---- groups ----
 
+    /// Tells when there may be something to lease for the group: an event that nobody has, or one that was given back. What comes
+    /// due by its time alone is told by [`Leased::next_due`], and what is [admitted](Store::admit) is its holder's.
+    fn watch_group(&self, topic: &TopicName, group: &GroupName) -> Result<Watch, StoreError>;
+
     /// Lends up to `max` events to the caller for `ttl`: first those that are due again, then new ones, each oldest
     /// first. A group begins to exist, at the topic's start, when it is first named here or in [`Store::configure`] or
     /// [`Store::seek`].

@@ -11,6 +11,9 @@ use crate::digest::Digest;
 
 mod writer;
 
+/// Room that is made for a text before it is written: most are shorter.
+const TEXT_BYTES_AT_ONCE: usize = 512;
+
 /// The canonical text of a value.
 pub fn to_string(value: &Value) -> String {
     // A value has text keys and plain data, for which writing has no failure.
@@ -19,7 +22,7 @@ pub fn to_string(value: &Value) -> String {
 
 /// The canonical text of anything that serialises.
 pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    let mut out = String::new();
+    let mut out = String::with_capacity(TEXT_BYTES_AT_ONCE);
     value.serialize(Writer { out: &mut out })?;
     Ok(out)
 }

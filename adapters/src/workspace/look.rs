@@ -147,7 +147,7 @@ impl Workspace<'_> {
         if stat.bytes > bytes_max {
             return Err(FileProblem::TooLarge { bytes_max });
         }
-        let bytes = read_up_to(file, bytes_max + 1)?;
+        let bytes = read_up_to(file, bytes_max + 1, stat.bytes)?;
         if bytes.len() as u64 > bytes_max {
             return Err(FileProblem::TooLarge { bytes_max });
         }
@@ -161,7 +161,7 @@ impl Workspace<'_> {
         let (mut file, stat) = self.open_file(path)?;
         file.seek(SeekFrom::Start(from))
             .map_err(FileProblem::io("read the file"))?;
-        let bytes = read_up_to(file, bytes_max)?;
+        let bytes = read_up_to(file, bytes_max, stat.bytes.saturating_sub(from))?;
         Ok(Content { bytes, stat })
     }
 
@@ -207,12 +207,12 @@ impl Workspace<'_> {
         if stat.bytes > LOOK_BYTES_MAX.get() {
             return Err(too_large);
         }
-        let mut content = read_up_to(&mut file, keep_bytes_max + 1)?;
+        let mut content = read_up_to(&mut file, keep_bytes_max + 1, stat.bytes)?;
         let mut hasher = Sha256::new_with_prefix(&content);
         let mut bytes = content.len() as u64;
         let kept = bytes <= keep_bytes_max;
         while bytes > keep_bytes_max && bytes <= LOOK_BYTES_MAX.get() {
-            content = read_up_to(&mut file, PIECE_BYTES)?;
+            content = read_up_to(&mut file, PIECE_BYTES, stat.bytes.saturating_sub(bytes))?;
             if content.is_empty() {
                 break;
             }
@@ -254,8 +254,10 @@ fn stat_of(handle: &OwnedFd) -> Result<Stat, FileProblem> {
     Ok(Stat::of(&stat))
 }
 
-fn read_up_to(file: impl Read, bytes_max: u64) -> Result<Vec<u8>, FileProblem> {
-    let mut bytes = Vec::new();
+/// Reads to the end, or as much as this. How much there is likely to be is read at once.
+fn read_up_to(file: impl Read, bytes_max: u64, likely: u64) -> Result<Vec<u8>, FileProblem> {
+    let room = likely.min(bytes_max).min(PIECE_BYTES) as usize + 1;
+    let mut bytes = Vec::with_capacity(room);
     file.take(bytes_max)
         .read_to_end(&mut bytes)
         .map_err(FileProblem::io("read the file"))?;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::values::{event, group, moment, topic};
+use super::values::{claim, event, group, moment, topic};
 use super::{Bench, Case};
 use crate::limits::DELIVERIES_MAX_DEFAULT;
 use crate::types::groups::{Exhausted, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled};
-use crate::{LetterOrigin, StoreError};
+use crate::{Admission, LetterOrigin, StoreError};
 
 pub(super) const CASES: &[Case] = &[
     ("each consumer of a group gets its own events", shared_work),
@@ -31,6 +31,7 @@ pub(super) const CASES: &[Case] = &[
     ("a group can be moved", sought),
     ("leases are bounded", bounded),
     ("a lease says when something is due", next_due),
+    ("a group is told of what it may take", told),
 ];
 
 const TTL: Duration = Duration::from_secs(30);
@@ -421,4 +422,44 @@ fn next_due(bench: &mut Bench<'_>) {
         .wait()
         .unwrap();
     assert_eq!(lease(bench, "g", 1).next_due, Some(Duration::from_secs(3)));
+}
+
+fn told(bench: &mut Bench<'_>) {
+    let (decisions, taking) = (topic("t"), group("one"));
+    let mut watch = bench.store.watch_group(&decisions, &taking).unwrap();
+    let mut news = || watch.wait_changed(Duration::ZERO).unwrap();
+    let publish = |ids: &[&str]| {
+        let events = ids.iter().map(|id| event(id)).collect();
+        bench.store.publish(&topic("t"), events).wait().unwrap();
+    };
+    publish(&["0", "1"]);
+    assert!(news(), "nobody has them");
+    let leased = lease(bench, "one", 1);
+    assert!(!news(), "taking is no news");
+    publish(&["2"]);
+    assert!(news());
+    let rest = leases(&lease(bench, "one", 9));
+    // What is admitted has its holder.
+    let admission = Admission {
+        topic: decisions.clone(),
+        group: taking.clone(),
+        ttl: TTL,
+        event: event("admitted"),
+        claim: claim("a", "k", "p"),
+    };
+    let admitted = bench.store.admit(admission).wait().unwrap();
+    assert!(!news(), "{admitted:?}");
+    // Another group would not have known: it has taken nothing yet.
+    let mut other = bench.store.watch_group(&decisions, &group("two")).unwrap();
+    publish(&["3"]);
+    assert!(news() && other.wait_changed(Duration::ZERO).unwrap());
+    bench.store.ack(leases(&leased)[0]).wait().unwrap();
+    lease(bench, "one", 9);
+    assert!(!news(), "all are taken");
+    bench.store.nack(rest[0], Duration::ZERO, "why").wait().unwrap();
+    assert!(news(), "one was given back");
+    bench.store.defer(rest[1], Duration::from_secs(9)).wait().unwrap();
+    assert!(news(), "when it comes is told by the next lease");
+    bench.store.close().unwrap();
+    assert_eq!(watch.wait_changed(Duration::ZERO), Err(StoreError::Closed));
 }

@@ -150,6 +150,13 @@ impl Store for LocalStore {
         Ok(Watch::new(signals.entry(topic.clone()).or_default().clone()))
     }
 
+    fn watch_group(&self, topic: &TopicName, group: &GroupName) -> Result<Watch, StoreError> {
+        let mut signals = self.shared().group_signals();
+        bound("groups watched", signals.len(), crate::limits::GROUPS_MAX.get())?;
+        let signal = signals.entry((topic.clone(), group.clone())).or_default();
+        Ok(Watch::new(signal.clone()))
+    }
+
     fn lease(&self, topic: &TopicName, group: &GroupName, max: usize, ttl: Duration) -> Wait<Leased> {
         or_refuse(
             check_ttl(ttl)

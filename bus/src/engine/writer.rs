@@ -1,6 +1,6 @@
 //! The one thread that writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -14,8 +14,9 @@ use crate::block::Builder;
 use crate::desk::Desk;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::fold::{Effects, When};
+use crate::fold::{Effects, Fold, When};
 use crate::keys::Checkpoint;
+use crate::names::TopicName;
 use crate::table::Vouch;
 
 /// Longest time that the writer waits for company: a fraction of what the fastest disk takes for a sync.
@@ -252,14 +253,28 @@ impl Writer {
         if effects.letters_begun + effects.letters_ended > 0 {
             self.shared.letters.raise();
         }
-        let signals = self.shared.signals();
-        effects
-            .news
-            .iter()
-            .filter_map(|topic| signals.get(topic))
-            .for_each(|signal| signal.raise());
+        self.tell(&state.fold, &effects.news, &effects.given_back);
         failpoint::hit("writer.before_answer");
         Ok(())
+    }
+
+    /// Wakes whoever reads a topic with news, and whoever takes for a group for which there may be something. What was admitted
+    /// has its holder already, and wakes no group.
+    fn tell(&self, fold: &Fold, news: &BTreeSet<TopicName>, given_back: &BTreeSet<TopicName>) {
+        let signals = self.shared.signals();
+        let told = news.iter().filter_map(|topic| signals.get(topic));
+        told.for_each(|signal| signal.raise());
+        drop(signals);
+        for (key, signal) in &*self.shared.group_signals() {
+            let (topic, _) = key;
+            let undelivered = || {
+                let group = fold.groups.get(key);
+                group.is_none_or(|group| group.undelivered(fold.end(topic)) > 0)
+            };
+            if given_back.contains(topic) || news.contains(topic) && undelivered() {
+                signal.raise();
+            }
+        }
     }
 
     /// Destroys the keys of epochs that are now closed on disk, whether or not anyone waits for the report. What fails

@@ -87,6 +87,7 @@ impl Fold {
                     self.leases.remove(lease);
                 }
                 effects.news.insert(topic.clone());
+                effects.given_back.insert(topic.clone());
                 Ok(())
             }
             Record::Configured {
@@ -351,6 +352,7 @@ impl Fold {
         let hold = waiting(when, when.at_ms.saturating_add_unsigned(delay_ms), delay_ms);
         group.hold(settled.offset, Pending { count: counted, hold });
         effects.news.insert(settled.topic.clone());
+        effects.given_back.insert(settled.topic.clone());
         Ok(())
     }
 

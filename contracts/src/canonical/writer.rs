@@ -13,6 +13,9 @@ use serde_json::Error;
 
 use super::{write_float, write_text};
 
+/// Most members for which room is made before they come.
+const MEMBERS_AT_ONCE: usize = 64;
+
 /// Where a value is written to.
 pub(super) struct Writer<'a> {
     pub(super) out: &'a mut String,
@@ -32,12 +35,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn members(self) -> Members<'a> {
+    fn members(self, likely: usize) -> Members<'a> {
         self.out.push('{');
         Members {
             begin: self.out.len(),
             out: self.out,
-            found: Vec::new(),
+            found: Vec::with_capacity(likely.min(MEMBERS_AT_ONCE)),
             in_order: true,
             name: None,
             end: "}",
@@ -192,12 +195,12 @@ impl<'a> ser::Serializer for Writer<'a> {
         Ok(items)
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Members<'a>, Error> {
-        Ok(self.members())
+    fn serialize_map(self, count: Option<usize>) -> Result<Members<'a>, Error> {
+        Ok(self.members(count.unwrap_or(0)))
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Members<'a>, Error> {
-        Ok(self.members())
+    fn serialize_struct(self, _: &'static str, count: usize) -> Result<Members<'a>, Error> {
+        Ok(self.members(count))
     }
 
     fn serialize_struct_variant(
@@ -205,9 +208,9 @@ impl<'a> ser::Serializer for Writer<'a> {
         _: &'static str,
         _: u32,
         variant: &'static str,
-        _: usize,
+        count: usize,
     ) -> Result<Members<'a>, Error> {
-        let mut members = self.variant(variant).members();
+        let mut members = self.variant(variant).members(count);
         members.end = "}}";
         Ok(members)
     }
