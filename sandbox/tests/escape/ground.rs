@@ -105,7 +105,8 @@ impl Scene {
             space_root: self.workspace.clone(),
             request: serde_json::to_vec(&json!({ "attack": attack, "with": with })).unwrap(),
             limits: Limits::default(),
-            timeout: Duration::from_secs(10),
+            // Longer than a machine stalls: whoever means a deadline sets one.
+            timeout: Duration::from_secs(60),
             trace_id: TraceId::new("trace-escape").unwrap(),
             narrowing: Narrowing {
                 writable: Some(vec![PathBuf::from(".")]),

@@ -119,14 +119,18 @@ fn lies(scene: &Scene) {
         ("an abort", "sandbox_failed"),
     ];
     for (what, code) in lies {
-        let timeout = Duration::from_millis(500);
+        // Only what says nothing at all is ended by its deadline; the others are found out long before theirs.
+        let timeout = match what {
+            "silence" => Duration::from_millis(500),
+            _ => Duration::from_secs(60),
+        };
         let begun = Instant::now();
         let answer = scene.run(Call {
             timeout,
             ..scene.call(DEFAULT, "lie", json!(what))
         });
         assert_eq!(killed(&answer).as_str(), code, "{what}: {answer:?}");
-        assert!(begun.elapsed() < Duration::from_secs(3), "{what} took too long");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what} took too long");
     }
     // The same way of speaking is believed when it is no lie.
     assert_eq!(
