@@ -142,27 +142,30 @@ impl Daemon {
     }
 
     pub fn connect(&self) -> UnixStream {
-        let stream = UnixStream::connect(&self.socket).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        stream.set_write_timeout(Some(LONG)).unwrap();
-        stream
+        self.try_connect().unwrap()
+    }
+
+    fn try_connect(&self) -> std::io::Result<UnixStream> {
+        let stream = UnixStream::connect(&self.socket)?;
+        stream.set_read_timeout(Some(LONG))?;
+        stream.set_write_timeout(Some(LONG))?;
+        Ok(stream)
     }
 
     /// One request on a connection of its own.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
-        let mut stream = self.connect();
-        let more: String = headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}\r\n"))
-            .collect();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{more}\r\n",
-            body.len()
-        );
-        // A daemon that has seen enough answers and hangs up.
-        let _ = stream.write_all(head.as_bytes());
-        let _ = stream.write_all(body.as_bytes());
-        Reply::read(stream)
+        Reply::read(self.send(method, path, headers, body))
+    }
+
+    /// Asks, and leaves it to the caller when to read the answer.
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> UnixStream {
+        send_on(self.connect(), method, path, headers, body)
+    }
+
+    /// Asks a daemon that may have been killed by now, and says whether it answered well.
+    pub fn answers(&self, method: &str, path: &str) -> bool {
+        self.try_connect()
+            .is_ok_and(|stream| Reply::read(send_on(stream, method, path, &[], "")).status == 200)
     }
 
     pub fn get(&self, path: &str) -> Reply {
@@ -172,6 +175,26 @@ impl Daemon {
     pub fn post(&self, path: &str, request: &Value) -> Reply {
         self.ask("POST", path, &[], &request.to_string())
     }
+}
+
+fn send_on(
+    mut stream: UnixStream,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> UnixStream {
+    let more: String = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    let length = body.len();
+    let whole = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{more}\r\n{body}"
+    );
+    // All at once: a daemon gives slow clients up. One that has seen enough answers and hangs up.
+    let _ = stream.write_all(whole.as_bytes());
+    stream
 }
 
 impl Drop for Daemon {
