@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{Place, Serving, Stall, from_stranger, until, write_note};
+use crate::harness::{Place, Reply, Serving, Stall, from_stranger, until, write_note};
 
 #[test]
 fn a_changed_policy_is_taken_over_on_sighup_and_a_faulty_one_is_not() {
@@ -111,25 +111,25 @@ fn who_waits_is_answered_when_the_daemon_stops() {
     let place = Place::seeded();
     let daemon = place.serve_stalling(Stall("executor.begin"), &["--set", "runtime.stop_grace_ms=200"]);
     daemon.post("/v1/actions", &write_note("z-1", "z1.txt", "z"));
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| daemon.get("/v1/actions/z-1/wait"));
-        let asks = scope.spawn(|| daemon.post("/v1/actions?wait", &write_note("z-2", "z2.txt", "z")));
-        let follows = scope.spawn(|| daemon.get("/v1/receipts?wait_ms=60000"));
-        until("both have begun, and all three wait", || {
-            place.log().matches("\"stage\":\"executor\"").count() >= 2
-                && daemon.get("/metrics").body.contains("effectd_http_connections 4")
-        });
-        daemon.signal(Signal::SIGTERM);
-        for reply in [waits.join().unwrap(), asks.join().unwrap()] {
-            let told = reply.problem(503, "shutting_down");
-            assert!(reply.head.contains("retry-after: 1"), "{reply:?}");
-            assert_eq!(told["retryable"], true);
-        }
-        assert_eq!(
-            follows.join().unwrap().json(200)["receipts"],
-            serde_json::json!([])
-        );
+    // The one that is seen to begin is asked for last: a connection that has said nothing yet would only be closed.
+    let waits = daemon.send("GET", "/v1/actions/z-1/wait", &[], "");
+    let follows = daemon.send("GET", "/v1/receipts?wait_ms=60000", &[], "");
+    let note = write_note("z-2", "z2.txt", "z").to_string();
+    let asks = daemon.send("POST", "/v1/actions?wait", &[], &note);
+    until("both have begun, and all three wait", || {
+        place.log().matches("\"stage\":\"executor\"").count() >= 2
+            && daemon.get("/metrics").body.contains("effectd_http_connections 4")
     });
+    daemon.signal(Signal::SIGTERM);
+    for reply in [waits, asks].map(Reply::read) {
+        let told = reply.problem(503, "shutting_down");
+        assert!(reply.head.contains("retry-after: 1"), "{reply:?}");
+        assert_eq!(told["retryable"], true);
+    }
+    assert_eq!(
+        Reply::read(follows).json(200)["receipts"],
+        serde_json::json!([])
+    );
     assert_eq!(daemon.wait(), 0);
     // Nothing is lost by it.
     let daemon = place.serve(&[]);
