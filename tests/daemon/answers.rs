@@ -305,8 +305,8 @@ fn what_makes_no_sense_is_told_as_such() {
 #[test]
 fn a_full_backlog_says_when_to_try_again() {
     let place = Place::seeded();
-    // Nothing is ended so quickly that the second of many is not behind the first.
-    let daemon = place.serve(&["--set", "gateway.backlog_max=1"]);
+    // However quick a machine is: nothing ends, so the second of many is behind the first.
+    let daemon = place.serve_stalling(Stall("validator.begin"), &["--set", "gateway.backlog_max=1"]);
     let full = (0..200).find_map(|number| {
         let reply = daemon.post(
             "/v1/actions",

@@ -1,7 +1,7 @@
 //! A state that is in use is copied, and a state made from the copy is as good.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -53,19 +53,17 @@ fn a_state_that_is_written_to_is_copied_and_restored_whole() {
     repair_it(&place);
     let kept = done(&place, &["tools", "try", "artifact.put", "path=workspace/b-0"]);
     let kept = kept["receipt"]["receipt_id"].as_str().unwrap().to_owned();
-    let stop = AtomicBool::new(false);
+    let (stop, written) = (AtomicBool::new(false), AtomicUsize::new(20));
     let made = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut n = 20;
+        scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                post(n);
-                n += 1;
+                post(written.load(Ordering::Relaxed));
+                written.fetch_add(1, Ordering::Relaxed);
             }
-            n
         });
+        until("somebody writes", || written.load(Ordering::Relaxed) > 20);
         let made = done(&place, &["backup", "copy", "--keys", "copy-keys"]);
         stop.store(true, Ordering::Relaxed);
-        assert!(writer.join().unwrap() > 20);
         made
     });
     assert!(made["blocks"].as_u64() > Some(20), "{made}");

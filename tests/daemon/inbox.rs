@@ -78,6 +78,7 @@ fn one_key_each_decides_about_what_is_on_the_screen() {
     keep("approvals-watch-deny", &screen);
     terminal.press(&["Enter"]);
     terminal.wait_for("denied: files.write_text");
+    terminal.wait_for("0 waiting");
     let receipt = place
         .effectd(&["receipts", "show", "w-2", "-o", "json"], None)
         .json(0);
