@@ -69,10 +69,15 @@ fn after_a_bad_night() -> Place {
     std::fs::write(place.note("lines"), "one\n").unwrap();
     break_it(&place);
     let daemon = place.serve(&[]);
-    for n in 0..4 {
-        let late = daemon.post("/v1/actions?wait=true", &slow_note(&format!("left-{n}")));
-        late.problem(502, "timed_out");
-    }
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                let late = daemon.post("/v1/actions?wait=true", &slow_note(&format!("left-{n}")));
+                late.problem(502, "timed_out");
+            });
+        }
+    });
     assert_eq!(daemon.stop(), 0);
     repair_it(&place);
     let mut request = write_note("unsure", "lines", "two\n");
