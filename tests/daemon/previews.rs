@@ -15,8 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[test]
 fn more_previews_than_have_turns_are_told_when_to_come_back_and_nobody_else_notices() {
     let place = Place::seeded();
-    let daemon = place.serve(&[]);
-    // Tools stop for good in the copy, until their time is over.
+    // Tools stop for good in the copy, until their time is over: that of a tool that has long, since everybody else is to be done
+    // before it is over.
+    let daemon = place.serve(&["--set", "pipeline.preview_time_ms_max=20000"]);
     break_it(&place);
     std::fs::write(place.path("workspace/r.txt"), "to be read").unwrap();
     let (told, replies) = mpsc::channel();
@@ -24,9 +25,12 @@ fn more_previews_than_have_turns_are_told_when_to_come_back_and_nobody_else_noti
         for nth in 0..6 {
             let (daemon, told) = (&daemon, told.clone());
             scope.spawn(move || {
-                let name = format!("p-{nth}");
-                let reply = daemon.post("/v1/preview", &write_note(&name, &name, "x"));
-                told.send(reply).unwrap();
+                let mut pack = write_note(&format!("p-{nth}"), "none", "");
+                pack["tool_id"] = "files.archive".into();
+                pack["params"] = json!({
+                    "from_path": "workspace/r.txt", "to_path": format!("workspace/p-{nth}.zip"), "space_id": "shared:household",
+                });
+                told.send(daemon.post("/v1/preview", &pack)).unwrap();
             });
         }
         for _ in 0..4 {

@@ -1,6 +1,7 @@
 //! What a person is shown before they decide is what happens, and what has changed since is asked about again.
 
 use effectd::adapters::Tool;
+use effectd::contracts::bound::Tunable as _;
 use effectd::contracts::{ActionId, ActionRequest, Code, Outcome, PreviewVerdict, Receipt, SideEffect};
 use effectd::{Answer, Config, Runtime};
 use effectd_actors::Decider;
@@ -339,15 +340,17 @@ async fn changed_parameters_are_shown_anew_and_the_yes_is_to_what_was_shown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_needs_no_preview_does_not_wait_for_those_that_do() {
     let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.files > 100 };\n";
-    let place = with_modes("\"files.write_text\" = \"allow\"", rules);
+    let place = with_modes("\"files.archive\" = \"allow\"", rules);
+    // With a tool that may take long, so that everybody else is done before the first of them is over.
+    effectd_actors::limits::PREVIEW_TIME_MAX.set(20_000).unwrap();
     let runtime = std::sync::Arc::new(place.runtime().await);
     std::fs::write(place.note("r.txt"), "to be read").unwrap();
     std::fs::write(place.note("control-stop-at"), "before_rename").unwrap();
     let mut stuck = tokio::task::JoinSet::new();
     for nth in 0..12 {
         let runtime = runtime.clone();
-        let params = json!({ "path": format!("workspace/s{nth}.txt"), "text": "x" });
-        let action = request(&format!("stuck-{nth}"), "files.write_text", params);
+        let params = json!({ "from_path": "workspace/r.txt", "to_path": format!("workspace/s{nth}.zip") });
+        let action = request(&format!("stuck-{nth}"), "files.archive", params);
         stuck.spawn(async move { runtime.exec(action).await });
     }
     // All of them are on their way before the first of those who read comes.
