@@ -32,7 +32,14 @@ fn deliveries(place: &Place) -> Vec<String> {
 /// A daemon in a session, which looks for a desktop every moment.
 fn in_session(place: &Place, bus: &Bus) -> Daemon {
     let environment = [("DBUS_SESSION_BUS_ADDRESS", bus.address.as_str())];
-    serve_with(place, &["--set", "notifications.retry_ms=10"], &environment)
+    // A bus that does not answer is waited for as long as can be: what has been sent is not given up before it is looked at.
+    let settings = [
+        "--set",
+        "notifications.retry_ms=10",
+        "--set",
+        "notifications.bus_time_ms_max=60000",
+    ];
+    serve_with(place, &settings, &environment)
 }
 
 fn send(daemon: &Daemon, request: &Value) -> String {
@@ -184,6 +191,9 @@ fn notifications_are_sent_and_read_without_a_daemon_and_the_oldest_are_forgotten
         let ran = place.effectd_on(&arguments, None, |command| {
             command.env("DBUS_SESSION_BUS_ADDRESS", &bus.address);
             command.env("EFFECTD_NOTIFICATIONS_KEPT_MAX", "2");
+            // It is delivered before the command ends, however long a machine stalls.
+            command.env("EFFECTD_NOTIFICATIONS_STOP_MS_MAX", "60000");
+            command.env("EFFECTD_NOTIFICATIONS_BUS_TIME_MS_MAX", "60000");
         });
         assert_eq!(ran.json(0)["outcome"], "executed");
     };
