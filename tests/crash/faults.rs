@@ -4,11 +4,12 @@
 use effectd::contracts::{Code, Outcome, Receipt};
 use effectd::{Answer, Runtime};
 use effectd_actors::failpoint::{Fault, Trap, arm};
+use serde_json::json;
 
 use crate::Test;
 use crate::child::Report;
 use crate::harness::asynchronously;
-use crate::place::{PATIENCE, Place, parsed, request};
+use crate::place::{PATIENCE, Place, SHORT_LEASE, parsed, request};
 use crate::tools::{NEVER, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -72,7 +73,7 @@ fn victims() -> Vec<Victim> {
 fn panics() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place.runtime(|_| ()).await;
+        let runtime = place.runtime(|config| config.lease_ttl = SHORT_LEASE).await;
         // Four at a time, so that each meets others on its way.
         for few in victims().chunks(4) {
             together(&runtime, &place, few, Fault::Panic).await;
@@ -84,7 +85,7 @@ fn panics() {
 fn stalls() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place.runtime(|_| ()).await;
+        let runtime = place.runtime(|config| config.lease_ttl = SHORT_LEASE).await;
         // The first stages have four workers each: two victims at a time leave room for the others.
         let (narrow, wide): (Vec<_>, Vec<_>) = victims()
             .into_iter()
@@ -137,7 +138,10 @@ async fn one(runtime: &Runtime, place: &Place, victim: &Victim, fault: Fault) {
 }
 
 async fn ask(runtime: &Runtime, way: &str, action: &str, tool: &str) -> Receipt {
-    let request = parsed(&request(action, tool));
+    let mut request = request(action, tool);
+    // A stage that stalls while its tool runs is given that time beside its lease.
+    request["qos"] = json!({ "timeout_ms": 3_000 });
+    let request = parsed(&request);
     let asked = async {
         if way == "exec" {
             runtime.exec(request).await
@@ -172,7 +176,7 @@ async fn check_all(runtime: Runtime) {
 fn poison() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place.runtime(|_| ()).await;
+        let runtime = place.runtime(|config| config.lease_ttl = SHORT_LEASE).await;
         for (point, way, code) in [
             ("gate.begin", "submit", Code::Internal),
             ("validator.end", "exec", Code::Internal),

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::Test;
 use crate::harness::asynchronously;
 use crate::place::{Place, parsed};
-use crate::tools::{NEVER_TOOL, PROBE_TOOL, SAFE_TOOL};
+use crate::tools::{NEVER_TOOL, PROBE_TOOL, SAFE_TOOL, TIME_MS};
 
 pub(crate) const TESTS: &[Test] = &[("every_tool_that_lies_is_caught_and_switched_off", every_liar)];
 
@@ -172,7 +172,7 @@ impl Tool for Reader {
             "safety_class": "LOW",
             "risk_level": "read",
             "reversible": false,
-            "timeout_ms": 3000,
+            "timeout_ms": TIME_MS,
             "repeat": "safe",
         }))
         .expect("the description is well-formed")
@@ -238,7 +238,7 @@ impl Tool for Liar {
             "safety_class": "LOW",
             "risk_level": "write",
             "reversible": true,
-            "timeout_ms": 3000,
+            "timeout_ms": TIME_MS,
             "resource": "file:{space_id}/there/declared",
             "repeat": "safe",
         });

@@ -14,7 +14,7 @@ use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
 use crate::child::Report;
-use crate::tools::{GATE, MARKER, NEVER, PROBE, SAFE, STOP_AT};
+use crate::tools::{GATE, MARKER, NEVER, PROBE, SAFE, STOP_AT, TIME_MS};
 
 /// Longest wait for anything. Far more than it takes, so that only a real fault reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -49,6 +49,8 @@ impl Place {
                     r#""files.write_text" = "allow" }"#,
                     &format!(r#""files.write_text" = "allow"{modes} }}"#),
                 );
+                // The policy has tools of their class end sooner otherwise.
+                text += &format!("\n[timeouts]\nlow_ms = {TIME_MS}\n");
                 for tool in tools {
                     text += &format!(
                         "\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:household\"\npurpose = \"tool:{tool}\"\n"
@@ -120,7 +122,6 @@ impl Place {
 
     pub(crate) async fn runtime(&self, change: impl FnOnce(&mut Config)) -> Runtime {
         let mut config = self.config();
-        config.lease_ttl = SHORT_LEASE;
         change(&mut config);
         Runtime::start(config).await.unwrap()
     }
@@ -148,7 +149,8 @@ impl Place {
     }
 }
 
-/// The time after which a stalled stage loses what it holds, in tests: long enough for an honest stage on a busy machine.
+/// The time after which a stalled stage loses what it holds, in tests that wait for that: long enough for an honest stage on a busy
+/// machine. All others have the usual time, since on a machine that stalls an honest stage would lose it, too.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 
 /// What a process is to do.

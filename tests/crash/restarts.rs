@@ -9,7 +9,7 @@ use effectd_actors::failpoint::{Fault, Trap, arm};
 use crate::Test;
 use crate::child::Report;
 use crate::harness::asynchronously;
-use crate::place::{PATIENCE, Place, Process, parsed, request, request_how};
+use crate::place::{PATIENCE, Place, Process, SHORT_LEASE, parsed, request, request_how};
 use crate::tools::SAFE;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -33,7 +33,7 @@ fn trap(point: &str, action: Option<&str>) {
 fn restarted() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place.runtime(|_| ()).await;
+        let runtime = place.runtime(|config| config.lease_ttl = SHORT_LEASE).await;
         trap("intake.after_lease", Some("intake-victim"));
         let ticket = runtime
             .submit(parsed(&request("intake-victim", SAFE)))

@@ -1,5 +1,6 @@
 //! What an interrupted action comes to when the world has changed before the next start.
 
+use effectd::Config;
 use effectd::contracts::{Code, Outcome, Receipt, SystemClock};
 use effectd_actors::switches::Switches;
 use effectd_bus::Store;
@@ -8,7 +9,7 @@ use effectd_bus::embedded::{self, EmbeddedConfig};
 use crate::Test;
 use crate::child::Report;
 use crate::harness::asynchronously;
-use crate::place::{Order, PATIENCE, Place, request};
+use crate::place::{Order, PATIENCE, Place, SHORT_LEASE, request};
 use crate::tools::{self, NEVER, PROBE, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -61,7 +62,11 @@ fn interrupted(tool: &'static str) -> Place {
 /// Lets the next runtime settle it, and looks at the one receipt.
 fn settled(place: &Place, tools: effectd::tools::Tools, look: impl FnOnce(&Receipt, &Report)) {
     asynchronously(async {
-        let runtime = place.runtime(|config| config.tools = tools).await;
+        let change = |config: &mut Config| {
+            config.tools = tools;
+            config.lease_ttl = SHORT_LEASE;
+        };
+        let runtime = place.runtime(change).await;
         let id = ACTION.parse().unwrap();
         let waited = tokio::time::timeout(PATIENCE, runtime.pipeline().wait(&id));
         waited.await.expect("in time").expect("an answer");

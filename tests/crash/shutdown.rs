@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use effectd::Exit;
 use effectd::contracts::{Outcome, Receipt};
+use effectd::{Config, Exit};
 use nix::sys::signal::Signal;
 
 use crate::Test;
 use crate::harness::asynchronously;
-use crate::place::{PATIENCE, Place, Process, parsed, request, request_how};
+use crate::place::{PATIENCE, Place, Process, SHORT_LEASE, parsed, request, request_how};
 use crate::tools::{NEVER, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -103,9 +103,11 @@ fn handed_back() {
     let place = Place::new();
     let names: Vec<String> = (0..20).map(|n| format!("a-{n}")).collect();
     asynchronously(async {
-        let runtime = place
-            .runtime(|config| config.stop_grace = std::time::Duration::ZERO)
-            .await;
+        let change = |config: &mut Config| {
+            config.stop_grace = std::time::Duration::ZERO;
+            config.lease_ttl = SHORT_LEASE;
+        };
+        let runtime = place.runtime(change).await;
         let marker = place.marker();
         for name in &names {
             runtime

@@ -23,6 +23,9 @@ pub(crate) const AT_LENGTH: &str = "word after word ";
 /// A pipe in the space that a tool waits at.
 pub(crate) const GATE: &str = "control-gate";
 
+/// Time that a tool of these tests has. Longer than a machine stalls: one that is out of time ends otherwise than its test means.
+pub(crate) const TIME_MS: u64 = 20_000;
+
 /// A tool that adds a line to its witness.
 pub(crate) struct Counter {
     id: &'static str,
@@ -92,7 +95,7 @@ impl Tool for Counter {
             "side_effects": ["filesystem_write"],
             "safety_class": "LOW",
             "risk_level": "write",
-            "timeout_ms": 3000,
+            "timeout_ms": TIME_MS,
             "idempotency_key_fields": ["name"],
             "resource": "counter:{space_id}/{name}",
             "repeat": self.repeat,
