@@ -47,23 +47,29 @@ fn out_of_time() {
         let place = Place::new();
         place.set_policy(&[]);
         (sample.ready)(&place);
-        let mut request = request("a", tool, &(sample.params)(&place));
-        request["qos"] = json!({ "timeout_ms": 700, "max_retries": 0 });
+        let params = (sample.params)(&place);
         let before = all(&place);
         place.stop_tools(Some("before_rename"));
-        let mut ended = place.run("exec", &[request]);
-        let answer: Receipt = serde_json::from_value(ended.answers.remove(0)).unwrap();
-        assert_ne!(answer.outcome, Outcome::Executed, "{tool}");
-        assert!(!answer.attempts.is_empty(), "{tool} was run: {:?}", answer.error);
-        assert_eq!(all(&place), before, "{tool}");
+        let was_run = (0..10).any(|nth| {
+            let mut request = request(&format!("a-{nth}"), tool, &params);
+            request["qos"] = json!({ "timeout_ms": 700, "max_retries": 0 });
+            let mut ended = place.run("exec", &[request]);
+            let answer: Receipt = serde_json::from_value(ended.answers.remove(0)).unwrap();
+            assert_ne!(answer.outcome, Outcome::Executed, "{tool}");
+            assert_eq!(all(&place), before, "{tool}");
+            // On a machine that stalls its time may be over before it is run at all; then it is asked for again.
+            !answer.attempts.is_empty()
+        });
+        assert!(was_run, "{tool} was never run");
     });
 }
 
-/// Every file of the space with its content, but not those by which the test talks to tools.
+/// Every file of the space with its content, but not those by which the test talks to tools. While a tool is at work, what was listed
+/// may be gone when it is looked at.
 fn files(folder: &Path, into: &mut BTreeMap<String, String>) {
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.path().display().to_string();
-        if entry.file_type().unwrap().is_dir() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             files(&entry.path(), into);
         } else if !name.contains("/control-") {
             into.insert(name, std::fs::read_to_string(entry.path()).unwrap_or_default());

