@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use effectd::contracts::{ActionRequest, Outcome};
-use effectd::{Answer, Runtime};
+use effectd::{Answer, Config, Runtime};
 use effectd_actors::failpoint::{Fault, Trap, arm};
 use serde_json::json;
 
 use crate::Test;
 use crate::floods::add_other;
 use crate::harness::asynchronously;
-use crate::place::{PATIENCE, Place, parsed, request, request_how};
+use crate::place::{PATIENCE, Place, SHORT_LEASE, parsed, request, request_how};
 use crate::tools::SAFE;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -119,7 +119,11 @@ fn interrupted() {
     asynchronously(async {
         let place = Place::new();
         add_other(&place);
-        let runtime = place.runtime(|config| config.pipeline.in_flight_max = 4).await;
+        let change = |config: &mut Config| {
+            config.pipeline.in_flight_max = 4;
+            config.lease_ttl = SHORT_LEASE;
+        };
+        let runtime = place.runtime(change).await;
         arm(Trap {
             point: "executor.after_child".to_owned(),
             action: Some("thing-0".parse().unwrap()),
@@ -144,8 +148,8 @@ fn behind_a_flood() {
     asynchronously(async {
         let place = Place::new();
         add_other(&place);
-        // So few at a time, and so many submitted at once, that the flood cannot be over before the other is seen.
-        let runtime = place.runtime(|config| config.pipeline.in_flight_max = 4).await;
+        // One at a time, and so many submitted at once, that the flood cannot be over before the other is seen.
+        let runtime = place.runtime(|config| config.pipeline.in_flight_max = 1).await;
         let runtime = Arc::new(runtime);
         let mut flood = tokio::task::JoinSet::new();
         for n in 0..FLOOD {

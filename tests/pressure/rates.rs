@@ -1,6 +1,7 @@
 //! Too often: told at the door, put off on the bus.
 
 use std::num::NonZeroU32;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use effectd::contracts::{Code, Origin, Outcome, Principal};
@@ -8,7 +9,7 @@ use effectd::{Answer, Runtime};
 use effectd_actors::Incoming;
 
 use crate::Test;
-use crate::child::Report;
+use crate::child::{Report, all_of};
 use crate::harness::asynchronously;
 use crate::place::{PATIENCE, Place, parsed, request, request_how};
 use crate::tools::SAFE;
@@ -78,20 +79,22 @@ fn bus() {
         let place = Place::new();
         let runtime = place
             .runtime(|config| {
-                config.pipeline.control.rates.tool = NonZeroU32::new(10);
+                config.pipeline.control.rates.tool = NonZeroU32::new(5);
                 config.pipeline.deliveries_max = 2;
             })
             .await;
-        let mut tickets = Vec::new();
-        for n in 0..25 {
-            tickets.push(
-                runtime
-                    .submit(parsed(&request(&format!("a{n}"), SAFE)))
-                    .await
-                    .unwrap(),
-            );
-        }
-        for ticket in &tickets {
+        // All of them at once: one after the other they would not be too often where each takes long to be on disk.
+        let tickets: Mutex<Vec<_>> = Mutex::default();
+        let submitted = (0..25).map(|n| {
+            let (runtime, tickets) = (&runtime, &tickets);
+            async move {
+                let asked = parsed(&request(&format!("a{n}"), SAFE));
+                let ticket = runtime.submit(asked).await.unwrap();
+                tickets.lock().unwrap().push(ticket);
+            }
+        });
+        all_of(submitted.collect()).await;
+        for ticket in &tickets.into_inner().unwrap() {
             let answer = tokio::time::timeout(PATIENCE, ticket.receipt())
                 .await
                 .expect("in time");
