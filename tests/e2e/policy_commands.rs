@@ -238,7 +238,7 @@ async fn a_changed_file_is_noticed_without_a_command() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), changed)
+    tokio::time::timeout(crate::harness::LONG, changed)
         .await
         .unwrap();
     runtime.stop().await;
