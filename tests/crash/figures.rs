@@ -26,8 +26,12 @@ fn fits(timing: &Timing) {
     assert!(timing.ended_at >= timing.started_at, "{timing:?}");
 }
 
+fn cpu_ms(receipt: &Receipt) -> f64 {
+    receipt.cost.cpu_ms.as_f64()
+}
+
+/// The one that used the least.
 fn least(receipts: &[Receipt]) -> &Receipt {
-    let cpu_ms = |receipt: &Receipt| receipt.cost.cpu_ms.as_f64();
     let least = receipts
         .iter()
         .min_by(|one, other| cpu_ms(one).total_cmp(&cpu_ms(other)));
@@ -65,11 +69,11 @@ fn measured() {
             assert!((65_536..268_435_456).contains(&memory), "{cost:?}");
         }
         let (burnt, napped) = receipts.split_at(TIMES);
-        let worked: Vec<f64> = burnt.iter().map(|receipt| receipt.cost.cpu_ms.as_f64()).collect();
-        let fits = |worked: &f64| (TOOK_MS * 0.9..TOOK_MS * 2.0).contains(worked);
-        assert!(worked.iter().any(fits), "{worked:?}");
+        let worked: Vec<f64> = burnt.iter().map(cpu_ms).collect();
+        let expected = TOOK_MS * 0.9..TOOK_MS * 2.0;
+        assert!(worked.iter().any(|ms| expected.contains(ms)), "{worked:?}");
         let (burnt, napped) = (least(burnt), least(napped));
-        let rested = napped.cost.cpu_ms.as_f64();
+        let rested = cpu_ms(napped);
         assert!(rested < TOOK_MS / 3.0, "{rested}");
         assert!(
             burnt.reward.components.cost > napped.reward.components.cost,

@@ -126,10 +126,8 @@ fn who_waits_is_answered_when_the_daemon_stops() {
         assert!(reply.head.contains("retry-after: 1"), "{reply:?}");
         assert_eq!(told["retryable"], true);
     }
-    assert_eq!(
-        Reply::read(follows).json(200)["receipts"],
-        serde_json::json!([])
-    );
+    let followed = Reply::read(follows).json(200);
+    assert_eq!(followed["receipts"], serde_json::json!([]));
     assert_eq!(daemon.wait(), 0);
     // Nothing is lost by it.
     let daemon = place.serve(&[]);
