@@ -41,6 +41,9 @@ impl Place {
             if file == "policy.toml" {
                 // Tools of the higher classes rest at night otherwise.
                 text = text.replace("night_from = \"22:00\"", "night_from = \"06:00\"");
+                // And end sooner than they say.
+                let times = format!("[timeouts]\nlow_ms = {TIME_MS}\n\n[clock]\n");
+                text = text.replace("[clock]\n", &times);
                 let modes: String = tools
                     .iter()
                     .map(|tool| format!(r#", "{tool}" = "allow""#))
@@ -49,8 +52,6 @@ impl Place {
                     r#""files.write_text" = "allow" }"#,
                     &format!(r#""files.write_text" = "allow"{modes} }}"#),
                 );
-                // The policy has tools of their class end sooner otherwise.
-                text += &format!("\n[timeouts]\nlow_ms = {TIME_MS}\n");
                 for tool in tools {
                     text += &format!(
                         "\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:household\"\npurpose = \"tool:{tool}\"\n"

@@ -92,7 +92,7 @@ fn open(place: &Place) -> String {
 fn shown_and_held_to_it(who: Who) {
     let place = Place::of(who);
     assert_eq!(place.effectd(&["init"], None).code(), 0);
-    place.without_nights();
+    place.for_every_machine();
     for tool in ["files.write_text", "files.move"] {
         let words = [
             "policy",

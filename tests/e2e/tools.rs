@@ -10,7 +10,7 @@ fn ready(who: Who) -> Place {
     let place = Place::of(who);
     let begun = place.effectd(&["init"], None);
     assert_eq!(begun.code(), 0, "{}", begun.stderr());
-    place.without_nights();
+    place.for_every_machine();
     place
 }
 
