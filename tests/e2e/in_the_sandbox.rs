@@ -117,14 +117,14 @@ fn a_command_works_in_the_space_and_nowhere_else() {
     let space = space();
     let told = |output: ToolOutput| output.result["stdout"].as_str().unwrap().to_owned();
     calls(space.path(), |call| {
-        let run = |argv: Value| call("command.run", json!({ "argv": argv }), 20_000);
+        let run = |argv: Value| call("command.run", json!({ "argv": argv }), 60_000);
         assert_eq!(told(run(json!(["pwd"])).done()), "/workspace\n");
         run(json!(["touch", "made"])).done();
         assert!(space.path().join("made").exists());
         let piped = call(
             "command.run",
             json!({ "argv": ["tr", "a-z", "A-Z"], "stdin": "loud" }),
-            20_000,
+            60_000,
         );
         assert_eq!(told(piped.done()), "LOUD");
         let environment = told(run(json!(["env"])).done());
@@ -159,7 +159,7 @@ fn a_command_works_in_the_space_and_nowhere_else() {
 fn a_command_that_says_much_or_takes_long_is_bounded() {
     let space = space();
     calls(space.path(), |call| {
-        let ran = call("command.run", json!({ "argv": ["seq", "1", "1000000"] }), 30_000);
+        let ran = call("command.run", json!({ "argv": ["seq", "1", "1000000"] }), 60_000);
         let Came::Done(output, beside) = ran else {
             panic!("{ran:?}")
         };
@@ -184,8 +184,8 @@ fn deleting_reaches_only_what_the_call_was_narrowed_to() {
         std::fs::write(space.path().join(name).join("x"), "x").unwrap();
     }
     calls(space.path(), |call| {
-        call("files.delete", json!({ "path": "workspace/inside/x" }), 4_000).done();
-        let Came::Failed(failure) = call("files.delete", json!({ "path": "workspace/outside/x" }), 4_000)
+        call("files.delete", json!({ "path": "workspace/inside/x" }), 60_000).done();
+        let Came::Failed(failure) = call("files.delete", json!({ "path": "workspace/outside/x" }), 60_000)
         else {
             panic!("it was deleted");
         };
@@ -251,10 +251,10 @@ fn no_tool_writes_beyond_what_its_call_was_narrowed_to() {
     let before = all("outside");
     calls(space.path(), |call| {
         for (tool, params) in cases("inside") {
-            call(tool, params, 4_000).done();
+            call(tool, params, 60_000).done();
         }
         for (tool, params) in cases("outside") {
-            let came = call(tool, params, 4_000);
+            let came = call(tool, params, 60_000);
             let Came::Failed(failure) = came else {
                 panic!("{tool}: {came:?}");
             };
