@@ -166,7 +166,11 @@ fn deadline() {
             // Ten pauses that double from 50 ms would take half a minute.
             assert!(place.runs(name) < 10, "{}", place.runs(name));
             assert!(receipt.error.is_some());
-            assert!(receipt.timing.total_ms.as_f64() < 20_000.0, "{:?}", receipt.timing);
+            assert!(
+                receipt.timing.total_ms.as_f64() < 20_000.0,
+                "{:?}",
+                receipt.timing
+            );
             began = place.runs(name) > 0;
             if began {
                 break;

@@ -238,9 +238,7 @@ async fn a_changed_file_is_noticed_without_a_command() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(crate::harness::LONG, changed)
-        .await
-        .unwrap();
+    tokio::time::timeout(crate::harness::LONG, changed).await.unwrap();
     runtime.stop().await;
 }
 

@@ -119,11 +119,11 @@ fn interrupted() {
     asynchronously(async {
         let place = Place::new();
         add_other(&place);
-        let change = |config: &mut Config| {
+        let short = |config: &mut Config| {
             config.pipeline.in_flight_max = 4;
             config.lease_ttl = SHORT_LEASE;
         };
-        let runtime = place.runtime(change).await;
+        let runtime = place.runtime(short).await;
         arm(Trap {
             point: "executor.after_child".to_owned(),
             action: Some("thing-0".parse().unwrap()),

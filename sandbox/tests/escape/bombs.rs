@@ -190,7 +190,9 @@ pub(crate) fn promises() -> Vec<Promise> {
                 measured("burn", |ms| (190.0..300.0).contains(&ms));
                 let napped = measured("nap", |ms| ms < 50.0);
                 assert!(
-                    napped.iter().all(|usage| usage.wall >= Duration::from_millis(200)),
+                    napped
+                        .iter()
+                        .all(|usage| usage.wall >= Duration::from_millis(200)),
                     "{napped:?}"
                 );
                 assert_eq!(scene.control("burn", json!(1_500)), json!(true), "the control");
