@@ -29,7 +29,7 @@ const INTERACTIVE: &str = "effectd-interactive";
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("no daemon answers on {}; `effectd serve` starts one", .0.display())]
+    #[error("no daemon answers on {}; `effectd serve` starts one, on the state that --state names", .0.display())]
     NoDaemon(PathBuf),
     /// Somebody listens, but not to us.
     #[error("{} may not be used by you; ask whoever runs the daemon to put you into its group", .0.display())]

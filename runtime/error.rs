@@ -63,7 +63,7 @@ pub enum Error {
     #[error("{0}")]
     Request(String),
     /// There is no state directory yet.
-    #[error("there is no state in {}; `effectd init` makes one, and --state names another", .0.display())]
+    #[error("there is no state in {}; with --state {} `effectd init` makes one, or --state names another", .0.display(), .0.display())]
     NoState(PathBuf),
     /// The pipeline gave up: one of its parts died again and again.
     #[error("the pipeline gave up: {0}; what was accepted stays on disk, and the next start goes on with it")]

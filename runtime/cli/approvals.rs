@@ -39,6 +39,9 @@ use crate::state::State;
 /// whoever runs effectd does. An approval is for exactly what was asked: if the tool, a rule or a file has changed when the
 /// action comes to be carried out, a person is asked again.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd approvals list\n  effectd approvals show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40"
+)]
 pub(super) struct ApprovalsCommand {
     #[command(subcommand)]
     verb: Verb,

@@ -19,6 +19,9 @@ use crate::exit::Exit;
 
 /// Get what a tool said at length: the receipt holds its beginning and its name
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd artifacts list 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12\n  effectd artifacts quarantined"
+)]
 pub(super) struct ArtifactsCommand {
     #[command(subcommand)]
     verb: Verb,

@@ -24,6 +24,7 @@ use crate::exit::Exit;
 /// A tool that keeps failing is left alone for a while: its breaker is open. Then a call is let through to see whether it
 /// works again.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  effectd breaker list\n  effectd breaker show files.write_text")]
 pub(super) struct BreakerCommand {
     #[command(subcommand)]
     verb: Verb,

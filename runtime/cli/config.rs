@@ -10,6 +10,7 @@ use crate::settings::{KEYS, Key, Takes};
 
 /// Show what is set
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd config show --origin")]
 pub(super) struct ConfigCommand {
     #[command(subcommand)]
     verb: Verb,

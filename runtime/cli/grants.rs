@@ -26,6 +26,7 @@ use crate::state::State;
 /// are not GREEN, or for a tool whose description has changed. One tool for one session is an approver's to grant,
 /// everything wider an administrator's; planners can only ask.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd grants list")]
 pub(super) struct GrantsCommand {
     #[command(subcommand)]
     verb: Verb,

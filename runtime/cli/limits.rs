@@ -10,6 +10,7 @@ use crate::settings::{KEYS, Key};
 
 /// Show the bounds that hold here
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd limits show store.")]
 pub(super) struct LimitsCommand {
     #[command(subcommand)]
     verb: Verb,

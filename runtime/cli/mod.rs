@@ -76,7 +76,8 @@ struct Arguments {
 /// What every command takes.
 #[derive(Debug, Clone, clap::Args)]
 struct Common {
-    /// Where everything is kept [default: $EFFECTD_STATE, or ./.effectd]
+    /// Where everything is kept [default: $EFFECTD_STATE, or ./.effectd; /var/lib/effectd for serve, and for commands that
+    /// look for a state and find no ./.effectd]
     #[arg(long, global = true, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Log what happens, not only what goes wrong ($EFFECTD_LOG chooses in detail)

@@ -28,6 +28,9 @@ use crate::runtime::registry;
 
 /// Check, explain, replay and change what may happen
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd policy check\n  effectd policy explain examples/write_note.json"
+)]
 pub(super) struct PolicyCommand {
     #[command(subcommand)]
     verb: Verb,

@@ -26,6 +26,9 @@ use crate::exit::Exit;
 
 /// Look at receipts
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd receipts list since:2h\n  effectd receipts show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12"
+)]
 pub(super) struct ReceiptsCommand {
     #[command(subcommand)]
     verb: Verb,

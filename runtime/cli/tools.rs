@@ -20,6 +20,7 @@ use crate::tools::registry;
 
 /// List, show and try the tools, and switch them off and on
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  effectd tools list\n  effectd tools show files.write_text")]
 pub(super) struct ToolsCommand {
     #[command(subcommand)]
     command: Command,

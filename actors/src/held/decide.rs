@@ -73,7 +73,7 @@ pub struct Decided {
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
     /// There is no such question.
-    #[error("no question of this id waits for anybody")]
+    #[error("no question of this id waits for anybody; `effectd approvals list` shows those that do")]
     Unknown,
     /// It was decided before, and this is how.
     #[error("it was decided before, by {}", .0.by)]

@@ -367,7 +367,10 @@ pub(crate) fn decider(peer: &Peer) -> Decider {
 }
 
 fn unknown() -> Problem {
-    Problem::of(Kind::ApprovalUnknown, "no question of this id waits for you")
+    Problem::of(
+        Kind::ApprovalUnknown,
+        "no question of this id waits for you; `effectd approvals list` shows those that do",
+    )
 }
 
 fn approval_id(id: Result<Path<String>, PathRejection>) -> Result<ApprovalId, Problem> {
