@@ -23,7 +23,7 @@ const EPOCHS_DIR: &str = "epochs";
 const DEVICE_MARK: &str = "effectd-device-key-1:";
 const EPOCH_MARK: &[u8; 5] = b"efek\x01";
 const EPOCH_FILE_BYTES: usize = 5 + 8 + 24 + 32 + 16;
-const ADVICE: &str = "Restore device.key and its epochs from the backup, or start with `--accept-key-loss`: then \
+const ADVICE: &str = "Restore device.key and its epochs from the backup. Without one, move device.key and epochs/ aside: then \
                       decisions, holds and dead letters that were sealed can no longer be read; receipts and events stay.";
 
 /// Where keys are kept.
