@@ -47,7 +47,7 @@ enum Verb {
     /// List grants that are in force or asked for
     #[command(after_help = "Example:\n  effectd grants list -o json")]
     List,
-    /// Ask for a grant; somebody who may puts it in force
+    /// Ask for a grant; somebody who may puts it in force, at once if that is you
     #[command(
         after_help = "Example:\n  effectd grants request --org home --tool files.copy --calls 5 --reason \"the weekly backup\""
     )]
