@@ -14,6 +14,7 @@ use effectd_bus::{Blobs, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
 use effectd_policy::{Change, Overlay};
 use effectd_sandbox::Sandbox;
+use tokio::sync::OnceCell;
 
 use crate::config::Config;
 use crate::desktop::Broker;
@@ -40,6 +41,8 @@ pub struct Runtime {
     stop_grace: Duration,
     watch: tokio::task::JoinHandle<()>,
     broker: Broker,
+    /// Whether everything was finished, once it is wound down: what is closed is not closed again.
+    wound_down: OnceCell<bool>,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -95,6 +98,7 @@ impl Runtime {
             stop_grace,
             watch,
             broker,
+            wound_down: OnceCell::new(),
         })
     }
 
@@ -209,8 +213,12 @@ impl Runtime {
 
     /// The first part of [`Runtime::stop`], for programs that still wait for answers: no new work is taken, what is on its
     /// way is finished within the grace or until `hasten` resolves, and whatever is left stays on the bus. Who waits for
-    /// that is told that the runtime is stopping. Says whether everything was finished.
+    /// that is told that the runtime is stopping. Says whether everything was finished; asked again, it says the same.
     pub async fn wind_down(&self, hasten: impl Future<Output = ()>) -> bool {
+        *self.wound_down.get_or_init(|| self.close_all(hasten)).await
+    }
+
+    async fn close_all(&self, hasten: impl Future<Output = ()>) -> bool {
         self.watch.abort();
         let finished = self.pipeline.stop(self.stop_grace, hasten).await;
         self.broker.finish().await;

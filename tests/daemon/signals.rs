@@ -107,6 +107,21 @@ fn what_was_submitted_before_a_stop_is_done_after_the_next_start() {
 }
 
 #[test]
+fn an_orderly_stop_warns_of_nothing() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    daemon
+        .post("/v1/actions?wait", &write_note("o-1", "o.txt", "o"))
+        .json(200);
+    assert_eq!(daemon.stop(), 0);
+    let log = place.log();
+    assert!(log.contains("\"stopped\""), "{log}");
+    for level in ["WARN", "ERROR"] {
+        assert!(!log.contains(&format!("\"level\":\"{level}\"")), "{log}");
+    }
+}
+
+#[test]
 fn who_waits_is_answered_when_the_daemon_stops() {
     let place = Place::seeded();
     let daemon = place.serve_stalling(Stall("executor.begin"), &["--set", "runtime.stop_grace_ms=200"]);
