@@ -158,6 +158,7 @@ impl LetterNow {
 /// Which dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct LetterQuery {
     /// Only those of this topic.
     #[serde(skip_serializing_if = "Option::is_none")]

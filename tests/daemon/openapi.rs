@@ -24,3 +24,25 @@ fn the_checked_in_description_is_the_one_that_is_served() {
     let daemon = place.serve(&[]);
     assert_eq!(daemon.get("/openapi.json").json(200), made);
 }
+
+/// Clients are made from the description: what it calls part of the path must be there.
+#[test]
+fn every_part_of_a_path_is_described_and_nothing_else_is_called_one() {
+    let made = effectd_gateway::openapi::document();
+    let mut seen = 0;
+    for (path, methods) in made["paths"].as_object().unwrap() {
+        for (method, described) in methods.as_object().unwrap() {
+            let parameters = described["parameters"].as_array().cloned().unwrap_or_default();
+            let told = parameters.iter().filter(|one| one["in"] == "path");
+            let mut told: Vec<String> = told
+                .map(|one| format!("{{{}}}", one["name"].as_str().unwrap()))
+                .collect();
+            let mut parts: Vec<&str> = path.split('/').filter(|part| part.starts_with('{')).collect();
+            told.sort();
+            parts.sort_unstable();
+            assert_eq!(told, parts, "{method} {path}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 50, "{seen}");
+}

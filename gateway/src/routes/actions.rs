@@ -56,6 +56,7 @@ pub(crate) struct WaitQuery {
         (status = 202, description = "It is on disk, and on its way or waiting for a person", body = ActionView),
         (status = 400, description = "The request makes no sense", body = Problem, content_type = "application/problem+json"),
         (status = 403, description = "Refused, with the gate and what would have to change", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No such tool", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The action id or idempotency key stands for something else", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "Larger than a request may be", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "Too often; Retry-After says when", body = Problem, content_type = "application/problem+json"),

@@ -20,6 +20,7 @@ const WHO: &str = "the events of a topic are about everybody's actions, and are"
 /// Where to.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct To {
     /// `start`, `end`, an offset, a time (`2026-01-01T00:00:00Z`), or how long ago (`2h`).
     to: String,

@@ -28,6 +28,7 @@ const WHO: &str = "the store is";
 /// Where to read on.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct From {
     /// The first event: `start` (the first that is kept), `end`, an offset, a time (`2026-01-01T00:00:00Z`), or how long ago
     /// (`2h`).
@@ -39,6 +40,7 @@ pub(crate) struct From {
 /// Whether anything is done.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Preview {
     /// Only say what would be done.
     pub(super) preview: bool,
