@@ -21,7 +21,7 @@ use crate::routes::{
 use crate::upkeep::{EraseBody, ErasedView, EventList, RetainedView, StoreView};
 use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, GrantBody, GrantList,
-    GrantView, HowWord, PreviewView, PromptView, StandingView,
+    GrantView, GrantWould, HowWord, PreviewView, PromptView, StandingView,
 };
 use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
 use crate::views::notifications::{NotificationList, NotificationView};
@@ -82,6 +82,7 @@ const SCHEMAS: &str = "/components/schemas";
         grants::list,
         grants::create,
         grants::request,
+        grants::preview_request,
         grants::activate,
         grants::revoke,
         breakers::list,
@@ -123,6 +124,7 @@ const SCHEMAS: &str = "/components/schemas";
         GrantView,
         GrantList,
         GrantBody,
+        GrantWould,
         BreakerView,
         QuarantineBody,
         QuarantineView,

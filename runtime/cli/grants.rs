@@ -8,7 +8,7 @@ use effectd_actors::Parts;
 use effectd_actors::held::DecideError;
 use effectd_actors::held::grants;
 use effectd_contracts::GrantId;
-use effectd_gateway::views::approvals::{GrantBody, GrantList, GrantView};
+use effectd_gateway::views::approvals::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
 use super::approvals::{local, on_stored};
@@ -44,14 +44,21 @@ pub(super) struct GrantsCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List grants that are in force or asked for
+    /// List grants: those that are asked for, in force, or over since not long ago
     #[command(after_help = "Example:\n  effectd grants list -o json")]
     List,
-    /// Ask for a grant; somebody who may puts it in force, at once if that is you
+    /// Ask for a grant; somebody who may puts it in force
+    ///
+    /// If you may make it yourself, it would be in force at once: what that means is said first, and you are asked.
     #[command(
         after_help = "Example:\n  effectd grants request --org home --tool files.copy --calls 5 --reason \"the weekly backup\""
     )]
-    Request(New),
+    Request {
+        #[command(flatten)]
+        new: New,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
     /// Make a grant, or put one in force that somebody asked for
     #[command(
         after_help = "Examples:\n  effectd grants create --org home --tool files.copy --calls 5 --for 3600 --yes\n  \
@@ -192,6 +199,32 @@ impl New {
         format!("nobody is asked about {} for {whom}: {calls}{lasts}", self.tool)
     }
 
+    /// Whether asking for it would put it in force, since whoever asks may make it.
+    async fn would_be_in_force(&self, common: &Common) -> Result<bool, Trouble> {
+        let would: GrantWould = ask_or(
+            common,
+            async |client| {
+                // Plain data with text keys, for which serde_json has no failure.
+                let body = serde_json::to_vec(&self.body()).unwrap_or_default();
+                let would = client
+                    .call(Method::POST, "/v1/grants/requests/preview", body)
+                    .await?;
+                would.map_err(Trouble::Refused)
+            },
+            async |state| {
+                let by = local(common, state)?;
+                on_stored(common, state, async |parts: &Arc<Parts>, _: &State| {
+                    let new = effectd_gateway::new_grant(self.body(), parts);
+                    let in_force = grants::would_be_in_force(parts, &new, &by);
+                    Ok(GrantWould { in_force })
+                })
+                .await
+            },
+        )
+        .await?;
+        Ok(would.in_force)
+    }
+
     fn body(&self) -> GrantBody {
         GrantBody {
             org: self.org.clone(),
@@ -216,7 +249,7 @@ impl Verb {
     fn one(&self) -> Option<One<'_>> {
         match self {
             Verb::List => None,
-            Verb::Request(new) => Some(One::Request(new)),
+            Verb::Request { new, .. } => Some(One::Request(new)),
             Verb::Create(Create { from: Some(id), .. }) => Some(One::Activate(id)),
             // One of the two is there: clap has seen to it that what is not `--from` is a whole grant.
             Verb::Create(Create { from: None, new, .. }) => new.as_ref().map(One::Create),
@@ -227,12 +260,18 @@ impl Verb {
     /// What would change, for those who change something.
     async fn preview(&self, common: &Common) -> Result<Option<(Confirm, Vec<String>)>, Trouble> {
         let confirm = match self {
-            // Asking for one puts nothing in force.
-            Verb::List | Verb::Request(_) => return Ok(None),
-            Verb::Create(Create { confirm, .. }) | Verb::Revoke { confirm, .. } => *confirm,
+            Verb::List => return Ok(None),
+            Verb::Request { confirm, .. }
+            | Verb::Create(Create { confirm, .. })
+            | Verb::Revoke { confirm, .. } => *confirm,
         };
         let says = match self.one() {
-            None | Some(One::Request(_)) => return Ok(None),
+            None => return Ok(None),
+            Some(One::Request(new)) if new.would_be_in_force(common).await? => {
+                vec![format!("you may grant this yourself; at once, {}", new.says())]
+            }
+            // Asking for one that somebody else must grant puts nothing in force.
+            Some(One::Request(_)) => return Ok(None),
             Some(One::Create(new)) => vec![new.says()],
             Some(One::Activate(id)) => vec![format!("in force from now on: {}", known(common, id).await?)],
             Some(One::Revoke(id)) => vec![format!("taken back: {}", known(common, id).await?)],

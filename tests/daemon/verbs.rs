@@ -63,7 +63,7 @@ const LOOK: [&str; 45] = [
 const PROGRAM: [&str; 3] = ["serve", "completions", "man"];
 /// These ask for actions, decide about them or withdraw them: each such action has a receipt of its own, which names who asked and who
 /// decided. What was asked stands on the line, and the policy judges it.
-const ACTIONS: [&str; 9] = [
+const ACTIONS: [&str; 8] = [
     "run",
     "submit",
     "cancel",
@@ -72,7 +72,6 @@ const ACTIONS: [&str; 9] = [
     "approvals approve",
     "approvals deny",
     "approvals watch",
-    "grants request",
 ];
 /// These make something new beside the state, and refuse a name that is taken.
 const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store salvage"];
@@ -82,7 +81,7 @@ const DERIVED: [&str; 2] = ["store rebuild", "receipts head"];
 const EXECUTES: [&str; 1] = ["bus seek"];
 
 /// What changes effectd: how it is called, and the receipt that it leaves. `-` where the receipt is tried elsewhere.
-const CHANGES: [(&[&str], &str); 27] = [
+const CHANGES: [(&[&str], &str); 28] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (
@@ -147,6 +146,20 @@ const CHANGES: [(&[&str], &str); 27] = [
         "effectd.grant",
     ),
     (&["grants", "revoke", "GRANT"], "effectd.revoke_grant"),
+    // Whoever may make what they ask for has it at once.
+    (
+        &[
+            "grants",
+            "request",
+            "--org",
+            "home",
+            "--tool",
+            "files.copy",
+            "--calls",
+            "5",
+        ],
+        "effectd.grant",
+    ),
     (&["dlq", "settle", "0", "--done"], "effectd.settle_letter"),
     (&["dlq", "drop", "1"], "effectd.drop_letters"),
     (&["dlq", "requeue", "2"], "effectd.requeue_letters"),

@@ -241,9 +241,14 @@ pub(crate) async fn ended(store: &dyn Store, action: &ActionId) -> Result<(), St
     step.take(store).await.map(drop)
 }
 
+/// Whether asking for a pre-approval would put it in force at once: whoever asks could make it.
+pub fn would_be_in_force(parts: &Parts, new: &NewGrant, by: &Decider) -> bool {
+    may_make(parts, new, by).is_ok()
+}
+
 /// Asks for a pre-approval. It is in force at once only if whoever asks could make it.
 pub async fn request(parts: &Arc<Parts>, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
-    let may = may_make(parts, &new, by).is_ok();
+    let may = would_be_in_force(parts, &new, by);
     make(
         parts,
         new,

@@ -20,9 +20,9 @@ use crate::desk::{Desk, unavailable};
 use crate::limits::{CHANGE_BYTES_MAX, LIST_DEFAULT};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-use crate::views::approvals::{GrantBody, GrantList, GrantView, undecided};
+use crate::views::approvals::{GrantBody, GrantList, GrantView, GrantWould, undecided};
 
-/// Grants that are in force or asked for
+/// Grants that are asked for, in force, or over since not long ago
 ///
 /// Approvers and operators see everything, others what they asked for. The oldest first; to go on, pass `next` as `after`.
 #[utoipa::path(
@@ -99,6 +99,29 @@ pub(crate) async fn request(
     let parts = desk.pipeline().parts();
     let made = grants::request(parts, new, &decider(&peer)).await;
     told(parts, made)
+}
+
+/// Say whether asking for a grant would put it in force at once
+///
+/// Nothing is made: whoever may make a grant is told so before asking does.
+#[utoipa::path(
+    post,
+    path = "/v1/grants/requests/preview",
+    tag = "grants",
+    request_body(content = GrantBody, content_type = "application/json"),
+    responses(
+        (status = 200, description = "Whether it would be in force", body = GrantWould),
+        (status = 400, description = "It is no grant", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn preview_request(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let new = read(&desk, body).await?;
+    let in_force = grants::would_be_in_force(desk.pipeline().parts(), &new, &decider(&peer));
+    Ok(json(StatusCode::OK, &GrantWould { in_force }))
 }
 
 /// Put a grant in force that somebody asked for

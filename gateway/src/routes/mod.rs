@@ -79,6 +79,7 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
         .route("/v1/approvals/{id}/always", get(approvals::preview_always))
         .route("/v1/grants", get(grants::list).post(grants::create))
         .route("/v1/grants/requests", post(grants::request))
+        .route("/v1/grants/requests/preview", post(grants::preview_request))
         .route("/v1/grants/{id}/activate", post(grants::activate))
         .route("/v1/grants/{id}/revoke", post(grants::revoke))
         .route("/v1/breakers", get(breakers::list))

@@ -289,6 +289,13 @@ pub struct GrantList {
     pub next: Option<String>,
 }
 
+/// What asking for a grant would make of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GrantWould {
+    /// It would be in force at once, since you may make it; otherwise it waits for somebody who may.
+    pub in_force: bool,
+}
+
 /// A grant to be made or asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
