@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::backend::{Backend, Hand, Trouble};
 use super::output::{Form, Printer};
-use super::{Common, complain, undo};
+use super::{Common, complain, named};
 use crate::client::percent_encoded;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -59,7 +59,7 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Whose artifacts
+    /// Whose artifacts: the receipt's own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
     /// How they are shown
@@ -69,7 +69,7 @@ struct List {
 
 #[derive(Debug, clap::Args)]
 struct Get {
-    /// Whose artifact
+    /// Whose artifact: the receipt's own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
     /// Which one
@@ -100,12 +100,7 @@ impl ArtifactsCommand {
 
 impl Verb {
     async fn of_receipt(&self, backend: &Backend, id: &ReceiptId) -> Result<Exit, Trouble> {
-        let Some(receipt) = undo::receipt(backend, id).await? else {
-            complain(&format!(
-                "there is no receipt {id} of yours; `effectd receipts list` shows what there is"
-            ));
-            return Ok(Exit::Usage);
-        };
+        let receipt = named::of_backend(backend, id).await?;
         match self {
             Verb::List(list) => Ok(list.show(&receipt)),
             Verb::Get(get) => get.write(backend, &receipt).await,

@@ -20,6 +20,7 @@ mod init;
 mod keys;
 mod limits;
 mod listing;
+mod named;
 mod notifications;
 mod operate;
 mod output;

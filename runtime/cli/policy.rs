@@ -17,8 +17,8 @@ use super::backend::{Trouble, ask_or};
 use super::listing::{Since, Source, Turn, Which, since};
 use super::operate::{Confirm, recorded_on, tell_receipt};
 use super::output::{Form, for_programs, line};
-use super::{Common, complain, stored};
-use crate::client::Client;
+use super::{Common, complain, named, stored};
+use crate::client::{Client, percent_encoded};
 use crate::config::Config;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -70,7 +70,7 @@ enum Verb {
         effectd policy explain 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12"
     )]
     Explain {
-        /// A receipt's id, or the file of a request
+        /// The id of a receipt or its action, or the file of a request
         #[arg(value_name = "RECEIPT|FILE")]
         what: String,
     },
@@ -388,15 +388,18 @@ async fn explain_request(common: &Common, path: &Path) -> Result<Explanation, Tr
 }
 
 async fn explain_receipt(common: &Common, id: &str) -> Result<Explanation, Trouble> {
-    let none = || Error::Request(format!("{id} is neither a file nor the id of a receipt here"));
-    let receipt = ReceiptId::new(id).map_err(|_| none())?;
+    let none = || {
+        Error::Request(format!(
+            "{id} is neither a file nor the id of a receipt or of an action that has ended here"
+        ))
+    };
+    let name = ReceiptId::new(id).map_err(|_| none())?;
     ask_or(
         common,
         async |client| {
-            let path = format!(
-                "/v1/receipts/{}/explanation",
-                crate::client::percent_encoded(receipt.as_str())
-            );
+            let receipt = named::of_daemon(client, &name).await?.ok_or_else(none)?;
+            let id = percent_encoded(receipt.receipt_id.as_str());
+            let path = format!("/v1/receipts/{id}/explanation");
             match client.call(Method::GET, &path, Vec::new()).await? {
                 Err(problem) if problem.code == "receipt_unknown" => Err(none().into()),
                 answer => answer.map_err(Trouble::Refused),
@@ -404,8 +407,7 @@ async fn explain_receipt(common: &Common, id: &str) -> Result<Explanation, Troub
         },
         async |state| {
             let (state, store) = stored::open(common, state)?;
-            let found = store.receipt(&receipt).map_err(Error::from)?.ok_or_else(none)?;
-            let found = found.parse().map_err(Error::from)?;
+            let found = named::of_store(&*store, &name)?.ok_or_else(none)?;
             let policy = policy_store::load(&state, &*store)?;
             judge::receipt(&found, &policy).map_err(|problem| Trouble::Refused(Box::new(problem)))
         },

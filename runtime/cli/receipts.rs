@@ -12,15 +12,14 @@ use std::collections::VecDeque;
 
 use clap::Subcommand;
 use effectd_bus::Order;
-use effectd_contracts::{ActionId, AmendmentEntry, Receipt, ReceiptId};
-use effectd_gateway::views::ActionView;
+use effectd_contracts::{AmendmentEntry, Receipt, ReceiptId};
 use hyper::Method;
 
 use super::backend::{Trouble, ask_or};
 use super::listing::{Source, Turn, Which};
 use super::output::{Form, Printer, line};
-use super::{Common, show, stored};
-use crate::client::{Client, ClientError, Told, percent_encoded};
+use super::{Common, named, show, stored};
+use crate::client::{Client, ClientError, percent_encoded};
 use crate::error::Error;
 use crate::exit::Exit;
 
@@ -231,23 +230,20 @@ fn row(printer: &mut Printer, receipt: &Receipt) {
 
 impl Show {
     async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+        let none = || named::unknown(&self.receipt);
         let (receipt, amended) = ask_or(
             common,
-            async |client| self.of_daemon(client).await,
+            async |client| {
+                let receipt = named::of_daemon(client, &self.receipt).await?;
+                let receipt = receipt.ok_or_else(none)?;
+                let id = percent_encoded(receipt.receipt_id.as_str());
+                let path = format!("/v1/receipts/{id}/amendments");
+                let amended: Result<Vec<AmendmentEntry>, _> = client.call(Method::GET, &path, "").await?;
+                Ok((receipt, amended.map_err(Trouble::Refused)?))
+            },
             async |state| {
                 let (_, store) = stored::open(common, state)?;
-                let mut found = store.receipt(&self.receipt).map_err(Error::from)?;
-                if found.is_none() {
-                    found = store.receipt_of(&self.action()?).map_err(Error::from)?;
-                }
-                let none = || {
-                    let why = "no receipt and no action is called";
-                    Error::Request(format!(
-                        "{why} {}; `effectd receipts list` shows the last ones",
-                        self.receipt
-                    ))
-                };
-                let receipt: Receipt = found.ok_or_else(none)?.parse().map_err(Error::from)?;
+                let receipt = named::of_store(&*store, &self.receipt)?.ok_or_else(none)?;
                 let amended = effectd_actors::log::amendments(&*store, &receipt.receipt_id);
                 Ok((receipt, amended.map_err(Error::from)?))
             },
@@ -264,28 +260,5 @@ impl Show {
             printer.finish();
         }
         Ok(Exit::Done)
-    }
-
-    async fn of_daemon(&self, client: &mut Client) -> Result<(Receipt, Vec<AmendmentEntry>), Trouble> {
-        let path = format!("/v1/receipts/{}", percent_encoded(self.receipt.as_str()));
-        let receipt = match client.call::<Receipt>(Method::GET, &path, Vec::new()).await? {
-            Ok(receipt) => receipt,
-            Err(problem) => match client.status(&self.action()?).await? {
-                Told::View(ActionView {
-                    receipt: Some(receipt),
-                    ..
-                }) => *receipt,
-                Told::View(_) | Told::Problem(_) => return Err(Trouble::Refused(problem)),
-            },
-        };
-        let id = percent_encoded(receipt.receipt_id.as_str());
-        let path = format!("/v1/receipts/{id}/amendments");
-        let amended = client.call(Method::GET, &path, Vec::new()).await?;
-        Ok((receipt, amended.map_err(Trouble::Refused)?))
-    }
-
-    /// What was named, as an action: whoever asked for it knows that name.
-    fn action(&self) -> Result<ActionId, Error> {
-        ActionId::new(self.receipt.as_str()).map_err(|error| Error::Request(error.to_string()))
     }
 }

@@ -37,6 +37,7 @@ mod previews;
 mod receipts;
 mod restoring;
 mod runbook;
+mod said;
 mod seeding;
 mod signals;
 mod tools;

@@ -15,7 +15,8 @@ use crate::cli::backend::{Trouble, ask_or};
 use crate::cli::listing::{Source, Turn, Which};
 use crate::cli::operate::Confirm;
 use crate::cli::output::{Form, Printer, for_programs, line};
-use crate::cli::{Common, complain, stored};
+use crate::cli::{Common, complain, named, stored};
+use crate::client::percent_encoded;
 use crate::config::{Config, local_principal};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -30,7 +31,7 @@ use crate::keys;
     after_help = "Example:\n  effectd receipts amend 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --success false --note 'the file was empty' --yes"
 )]
 pub(super) struct Amend {
-    /// Which receipt
+    /// Which receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
     /// Whether it counts as done
@@ -60,7 +61,8 @@ impl Amend {
             quality: self.quality,
             note: self.note.clone(),
         };
-        let receipt = self.receipt(common).await?;
+        let receipt = self.named(common).await?;
+        let id = &receipt.receipt_id;
         let would = told.entry(&receipt, local_principal()?, SystemClock.now());
         let would = would.map_err(Error::Request)?.reward.scalar;
         let says = format!("its reward counts as {} -> {would}", receipt.reward.scalar);
@@ -70,7 +72,7 @@ impl Amend {
         let noted: AmendmentEntry = ask_or(
             common,
             async |client| {
-                let path = format!("/v1/receipts/{}/amendments", self.receipt);
+                let path = format!("/v1/receipts/{}/amendments", percent_encoded(id.as_str()));
                 // Plain data with text keys, for which serde_json has no failure.
                 let body = serde_json::to_vec(&told).unwrap_or_default();
                 client
@@ -80,9 +82,7 @@ impl Amend {
             },
             async |path| {
                 let (state, store) = stored::open(common, path)?;
-                let found = store.receipt(&self.receipt).map_err(Error::from)?;
-                let none = || Error::Request(format!("there is no receipt {}", self.receipt));
-                let receipt = found.ok_or_else(none)?.parse().map_err(Error::from)?;
+                let receipt = named::of_store(&*store, id)?.ok_or_else(|| named::unknown(id))?;
                 let by = Config::embedded(path)?.principal;
                 let entry = told
                     .entry(&receipt, by, SystemClock.now())
@@ -101,24 +101,17 @@ impl Amend {
         Ok(Exit::Done)
     }
 
-    async fn receipt(&self, common: &Common) -> Result<Receipt, Trouble> {
-        ask_or(
+    async fn named(&self, common: &Common) -> Result<Receipt, Trouble> {
+        let found = ask_or(
             common,
-            async |client| {
-                let path = format!("/v1/receipts/{}", self.receipt);
-                client
-                    .call(Method::GET, &path, "")
-                    .await?
-                    .map_err(Trouble::Refused)
-            },
+            async |client| named::of_daemon(client, &self.receipt).await,
             async |path| {
                 let (_, store) = stored::open(common, path)?;
-                let found = store.receipt(&self.receipt).map_err(Error::from)?;
-                let none = || Error::Request(format!("there is no receipt {}", self.receipt));
-                Ok(found.ok_or_else(none)?.parse().map_err(Error::from)?)
+                named::of_store(&*store, &self.receipt)
             },
         )
-        .await
+        .await?;
+        Ok(found.ok_or_else(|| named::unknown(&self.receipt))?)
     }
 }
 

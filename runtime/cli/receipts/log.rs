@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::Common;
 use crate::cli::backend::Trouble;
-use crate::cli::stored;
-use crate::client::Client;
+use crate::cli::{named, stored};
+use crate::client::{Client, percent_encoded};
 use crate::error::Error;
 use crate::keys;
 
@@ -113,15 +113,19 @@ impl Log<'_> {
         }
     }
 
-    pub(super) async fn proof(&mut self, receipt: &ReceiptId) -> Result<InclusionProof, Trouble> {
+    /// The proof of a receipt that is named by its own id or its action's.
+    pub(super) async fn proof(&mut self, name: &ReceiptId) -> Result<InclusionProof, Trouble> {
+        let none = || named::unknown(name);
         match self {
             Log::Daemon(client) => {
-                let path = format!("/v1/receipts/{receipt}/proof");
+                let receipt = named::of_daemon(client, name).await?.ok_or_else(none)?;
+                let id = percent_encoded(receipt.receipt_id.as_str());
+                let path = format!("/v1/receipts/{id}/proof");
                 Self::ask(client, Method::GET, &path).await
             }
             Log::Direct { store, identity } => {
-                let found = own::proof(&**store, identity, &SystemClock, receipt).await;
-                let none = || Error::Request(format!("there is no receipt {receipt} in the log"));
+                let receipt = named::of_store(&**store, name)?.ok_or_else(none)?;
+                let found = own::proof(&**store, identity, &SystemClock, &receipt.receipt_id).await;
                 Ok(found.map_err(Error::from)?.ok_or_else(none)?)
             }
         }

@@ -54,7 +54,7 @@ pub(super) struct Verify {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts proof 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
 pub(super) struct Proof {
-    /// Which receipt
+    /// Which receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
 }
