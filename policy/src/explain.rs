@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use effectd_contracts::{Gate, GateResult, Mode};
+use effectd_contracts::{Gate, GateResult, Mode, ModeSource, SafetyClass};
 
 use crate::decision::{Decision, Reason, Verdict};
 use crate::evaluate::evaluate;
@@ -79,14 +79,33 @@ pub fn explain(facts: &Facts, policy: &Policy) -> Explanation {
     Explanation { decision, steps }
 }
 
+/// A class as tools declare it.
+fn class_word(class: SafetyClass) -> &'static str {
+    match class {
+        SafetyClass::Low => "low",
+        SafetyClass::Medium => "medium",
+        SafetyClass::High => "high",
+    }
+}
+
+fn level_word(level: ModeSource) -> &'static str {
+    match level {
+        ModeSource::AutomationOverride => "the automation's own mode",
+        ModeSource::OrgDefault => "the organisation's mode",
+        ModeSource::InferredDefault => "what follows from the tier",
+    }
+}
+
 fn mode_step(facts: &Facts, risk: &risk::Risk, policy: &Policy, reached: bool) -> StepView {
     let resolved = mode::resolve(facts, risk, policy);
     let mut saw = vec![
         format!(
-            "tier {:?}, class {:?}, band {:?}",
-            risk.tier, risk.class, resolved.band
+            "tier {:?}, class {}, band {}",
+            risk.tier,
+            class_word(risk.class),
+            mode::band_word(resolved.band)
         ),
-        format!("the cascade answered at {:?}", resolved.source),
+        format!("the cascade answered at {}", level_word(resolved.source)),
     ];
     if let Some(clamp) = resolved.clamped_by {
         saw.push(format!("made stricter by {}", clamp.as_str()));
@@ -149,7 +168,7 @@ fn saw(gate: Gate, facts: &Facts, policy: &Policy) -> Vec<String> {
                 .get(&facts.space)
                 .map(|space| policy.band(&facts.space, space));
             let band = band.map_or("unknown".to_owned(), |(band, rule)| {
-                format!("band {band:?} in {rule}")
+                format!("band {} in {rule}", mode::band_word(band))
             });
             let named = facts
                 .inspection

@@ -97,6 +97,16 @@ fn strictest_band(facts: &Facts, policy: &Policy) -> (Band, String) {
         .unwrap_or((Band::Black, String::new()))
 }
 
+/// A band as the policy writes it.
+pub(crate) fn band_word(band: Band) -> &'static str {
+    match band {
+        Band::Green => "GREEN",
+        Band::Amber => "AMBER",
+        Band::Red => "RED",
+        Band::Black => "BLACK",
+    }
+}
+
 /// Why the mode is not `allow`, and what would have to change.
 pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason {
     let tool = &facts.tool.id;
@@ -119,8 +129,9 @@ pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason 
         (Some(Clamp::BandFloor), _) => Reason::new(
             "band_floor",
             format!(
-                "{tool} {verb}: band {:?} demands it of tier {:?}",
-                resolved.band, risk.tier
+                "{tool} {verb}: band {} demands it of tier {:?}",
+                band_word(resolved.band),
+                risk.tier
             ),
             format!("the band of {} in {} becomes milder", facts.space, resolved.rule),
         ),

@@ -72,8 +72,8 @@ enum Verb {
     Show(Which),
     /// Say yes
     ///
-    /// The exit code is that of the action's outcome, 0 if it has not ended yet, 3 if you may not decide, and 1 if somebody
-    /// else has.
+    /// The exit code is that of the action's outcome, 0 if it has not ended yet, 3 if you may not decide, 1 if somebody else
+    /// has, and 2 if --always or --edit was not confirmed.
     #[command(
         after_help = "Examples:\n  effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40\n  \
         effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a41 --grant --calls 5 --for 3600\n  \
@@ -196,7 +196,11 @@ async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
         },
     );
     let mut printer = Printer::new(form, true, &COLUMNS);
-    for view in &views.await? {
+    let views = views.await?;
+    if views.is_empty() {
+        complain(&"nothing waits for a person");
+    }
+    for view in &views {
         let tier = view
             .prompt
             .as_ref()
@@ -286,7 +290,7 @@ async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble>
     }
     if !agreed || (yes.always && !standing_agreed(common, &yes).await?) {
         complain(&"nothing was decided");
-        return Ok(Exit::Failed);
+        return Ok(Exit::Usage);
     }
     let how = match (yes.grant, yes.always) {
         (true, _) => HowWord::Grant,

@@ -104,13 +104,21 @@ pub(super) fn socket(common: &Common, state: &Path) -> Result<PathBuf, SettingsE
     })
 }
 
-/// Says that no daemon runs, and what is done instead.
-pub(super) fn say_direct(socket: &Path, state: &Path) {
+/// Says that no daemon runs, and what is done instead. Where there is nothing, nothing is said to be worked on; and who has named only
+/// a socket is told about that.
+pub(super) fn say_direct(common: &Common, socket: &Path, state: &Path) -> Result<(), Trouble> {
+    match State::existing(state) {
+        Err(Error::NoState(_)) if common.state.is_none() && common.settings(None)?.names_socket() => {
+            return Err(ClientError::NoDaemon(socket.to_owned()).into());
+        }
+        existing => drop(existing?),
+    }
     complain(&format!(
         "no daemon answers on {}; working on the store in {} directly",
         socket.display(),
         state.display()
     ));
+    Ok(())
 }
 
 /// Asks the daemon; where none runs, does it directly, and says so.
@@ -123,9 +131,7 @@ pub(super) async fn ask_or<T>(
     let socket = socket(common, &state)?;
     match ask(&mut Client::new(&socket)).await {
         Err(Trouble::Client(ClientError::NoDaemon(_))) => {
-            // First of all: where there is nothing, nothing is said to be worked on.
-            State::existing(&state)?;
-            say_direct(&socket, &state);
+            say_direct(common, &socket, &state)?;
             direct(&state).await
         }
         answer => answer,
@@ -152,8 +158,7 @@ impl Backend {
         let mut client = Client::new(&socket);
         match client.is_there().await {
             Err(ClientError::NoDaemon(_)) if patience.is_none() => {
-                State::existing(&state)?;
-                say_direct(&socket, &state);
+                say_direct(common, &socket, &state)?;
                 let config = direct_config(common, &state)?;
                 Ok(Backend::Direct(Arc::new(Runtime::start(config).await?)))
             }

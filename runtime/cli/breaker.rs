@@ -85,10 +85,11 @@ impl BreakerCommand {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
             let many = matches!(self.verb, Verb::List);
-            if let Some((operation, confirm)) = self.verb.operation()
-                && operate::perform(common, &operation, confirm).await?.is_none()
-            {
-                return Ok(Exit::Usage);
+            if let Some((operation, confirm)) = self.verb.operation() {
+                let Some(done) = operate::perform(common, &operation, confirm).await? else {
+                    return Ok(Exit::Usage);
+                };
+                operate::name_receipt(&done);
             }
             let views = ask_or(
                 common,

@@ -265,6 +265,15 @@ impl Chosen {
         picks.truncate(max);
         Ok(picks)
     }
+
+    /// Says that none is meant.
+    async fn say_none(&self, keeper: &mut Keeper) -> Result<(), Trouble> {
+        if self.all {
+            return say_none(keeper).await;
+        }
+        complain(&"there are no such dead letters");
+        Ok(())
+    }
 }
 
 impl Pick {
@@ -385,13 +394,15 @@ async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trou
     printer.finish();
     if form == Form::Table {
         if let Some(detail) = &letter.detail {
-            line(&format!("  why      {}", detail.escape_debug()));
+            line(&format!("  why      {}", quoted(detail)));
+        } else {
+            line("  why      it cannot be read any more: the key that it was sealed under is gone");
         }
         if let Some(receipt) = &letter.receipt_id {
             line(&format!("  receipt  {receipt}"));
         }
         for tried in &letter.tries {
-            line(&format!("  {}  {}", tried.at, tried.error.escape_debug()));
+            line(&format!("  {}  {}", tried.at, quoted(&tried.error)));
         }
     }
     Ok(Exit::Done)
@@ -408,8 +419,26 @@ pub(super) fn is_unknown(trouble: &Trouble) -> bool {
     }
 }
 
+/// What tools said, as it is told: it must not command the terminal.
+fn quoted(text: &str) -> String {
+    crate::tui::shown(text, usize::MAX)
+}
+
 async fn all_causes(keeper: &mut Keeper) -> Result<Vec<CauseView>, Trouble> {
     keeper.ask(Method::GET, "/v1/dlq/causes", letters::causes).await
+}
+
+/// Says that there is nothing to be done here, and what is left to another command.
+async fn say_none(keeper: &mut Keeper) -> Result<(), Trouble> {
+    let held: u64 = all_causes(keeper).await?.iter().map(|cause| cause.count).sum();
+    complain(&if held == 0 {
+        "there are no dead letters".to_owned()
+    } else {
+        format!(
+            "there are no dead letters but {held} that a safety check stopped; `effectd quarantine list` shows them"
+        )
+    });
+    Ok(())
 }
 
 /// The same without what is held for review.
@@ -425,8 +454,7 @@ async fn causes(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
         let value = serde_json::to_value(&cause).unwrap_or_default();
         let count = cause.count.to_string();
         let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
-        // What tools said is quoted, and must not command the terminal.
-        let sample = cause.sample.unwrap_or_default().escape_debug().to_string();
+        let sample = quoted(&cause.sample.unwrap_or_default());
         printer.row(
             &value,
             &[
@@ -448,6 +476,9 @@ async fn causes(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
 async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
     let mut keeper = Keeper::reach(common).await?;
     let picks = chosen.picks(&mut keeper, usize::MAX).await?;
+    if picks.is_empty() {
+        chosen.say_none(&mut keeper).await?;
+    }
     keeper.close()?;
     let numbers: Vec<u64> = picks.iter().map(|pick| pick.letter).collect();
     let says = summary("drop", &by_cause(picks));

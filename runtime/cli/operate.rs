@@ -222,6 +222,13 @@ pub(super) async fn recorded_on<T>(
 /// What was done, and what its receipt tells; nothing if nothing changed.
 pub(super) type Came<T> = (T, Option<Map<String, Value>>);
 
+/// Names the receipt of what was done by [`perform`], which has said it already if nothing was.
+pub(super) fn name_receipt(done: &OperationView) {
+    if let Some(id) = &done.receipt_id {
+        complain(&format!("receipt {id}"));
+    }
+}
+
 /// Names the receipt of what was done.
 pub(super) fn tell_receipt(receipt_id: Option<&str>) {
     match receipt_id {

@@ -92,7 +92,7 @@ pub(super) async fn wait_for(common: &Common, action: &ActionId, wait: Duration)
             told => return Ok(told?),
         }
     }
-    say_direct(&socket, &state);
+    say_direct(common, &socket, &state)?;
     // Nobody but us can end it: the runtime is started here, and carries out what is on its bus.
     let stored = stored(common, &state, action).await?;
     if !matches!(&stored, Told::View(view) if view.state == Standing::Accepted) {
@@ -125,8 +125,7 @@ impl Keeper {
         let mut client = Client::new(&socket);
         match client.is_there().await {
             Err(ClientError::NoDaemon(_)) => {
-                State::existing(&path)?;
-                say_direct(&socket, &path);
+                say_direct(common, &socket, &path)?;
                 let (_, store) = open(common, &path)?;
                 Ok(Keeper::Direct { store })
             }

@@ -286,8 +286,15 @@ fn parse(bytes: &[u8], place: &str) -> Item {
 }
 
 fn unreadable(file: &Path, error: &std::io::Error) -> Box<Problem> {
-    let message = format!("{} cannot be read: {error}", file.display());
+    let message = if error.kind() == std::io::ErrorKind::NotFound {
+        format!("there is no file {}; `-` reads standard input", file.display())
+    } else {
+        format!("{} cannot be read: {error}", file.display())
+    };
     let code = effectd_contracts::Code::Malformed;
     let failure = effectd_contracts::Failure::new(code, effectd_contracts::Phase::Accept, message);
-    Box::new(Problem::failed(&failure))
+    let mut problem = Problem::failed(&failure);
+    // What to change about a request is no help where there is none.
+    problem.change = None;
+    Box::new(problem)
 }

@@ -197,7 +197,7 @@ impl List {
         for tool in &tools {
             let text = |name: &str| tool[name].as_str().unwrap_or_default();
             let yes = |name: &str| if tool[name] == true { "yes" } else { "" };
-            let does = text("description").split(['.', ';']).next().unwrap_or_default();
+            let does = first_words(text("description"));
             let (class, undo, mut off) = (text("safety_class"), yes("reversible"), yes("disabled"));
             if tool["quarantined"].is_object() {
                 off = "quarantined";
@@ -218,6 +218,16 @@ impl List {
         printer.finish();
         Ok(Exit::Done)
     }
+}
+
+/// The first sentence, up to its end or a semicolon. A dot within a name is no end.
+fn first_words(text: &str) -> &str {
+    let ends = |(at, c): (usize, char)| {
+        let after = text[at + c.len_utf8()..].chars().next();
+        (c == ';' || (c == '.' && after.is_none_or(char::is_whitespace))).then_some(at)
+    };
+    let end = text.char_indices().find_map(ends);
+    &text[..end.unwrap_or(text.len())]
 }
 
 fn word(value: &impl serde::Serialize) -> String {
@@ -415,5 +425,26 @@ pub(super) fn request(
         trace_id: None,
         traceparent: None,
         tracestate: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_words;
+
+    #[test]
+    fn a_sentence_ends_at_a_dot_that_ends_it() {
+        for (text, first) in [
+            (
+                "Packs it into a .tar.gz file. Then more.",
+                "Packs it into a .tar.gz file",
+            ),
+            ("Reads a file; never writes.", "Reads a file"),
+            ("Waits.", "Waits"),
+            ("No end", "No end"),
+            ("", ""),
+        ] {
+            assert_eq!(first_words(text), first);
+        }
     }
 }

@@ -160,7 +160,7 @@ impl Top {
 
 /// Draws and looks again, until somebody has seen enough.
 async fn watch(client: &mut Client, mut seen: Seen, every: Duration) -> Result<(), Trouble> {
-    let mut screen = Screen::take()?;
+    let mut screen = Screen::take("`effectd top --once`")?;
     let mut events = Events::of_terminal(every)?;
     let (mut focus, mut from, mut trouble) = (Focus::All, 0_usize, None::<String>);
     let mut waiting = VecDeque::new();

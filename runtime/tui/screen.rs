@@ -27,13 +27,12 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal over.
-    pub fn take() -> Result<Self, Error> {
+    /// Takes the terminal over. Where there is none, `instead` says what programs use.
+    pub fn take(instead: &str) -> Result<Self, Error> {
         if !io::stdin().is_terminal() || !stdout().is_terminal() {
-            return Err(Error::Request(
-                "this needs a terminal for input and output; for programs there are `-o json` and `-o jsonl`"
-                    .to_owned(),
-            ));
+            return Err(Error::Request(format!(
+                "this needs a terminal for input and output; for programs there is {instead}"
+            )));
         }
         ON_PANIC.call_once(|| {
             let told = std::panic::take_hook();

@@ -229,7 +229,7 @@ fn a_yes_may_be_to_some_more_or_to_all_and_what_that_changes_is_told_first() {
     assert_eq!((&change["asked"], &change["covered"]), (&3.into(), &3.into()));
     let asked = place.effectd(&["approvals", "approve", &id, "--always"], None);
     assert!(
-        asked.code() == 1 && asked.stderr().contains("3 of the last 3"),
+        asked.code() == 2 && asked.stderr().contains("3 of the last 3"),
         "{}",
         asked.stderr()
     );

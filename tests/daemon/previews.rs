@@ -151,7 +151,7 @@ fn shown_and_held_to_it(who: Who) {
     put(&place, "edited.json", &other.to_string());
     let mut words = vec!["approvals", "approve", &id, "--edit", "workspace/edited.json"];
     let unsure = place.effectd(&words, None);
-    assert_eq!(unsure.code(), 1, "{}", unsure.stderr());
+    assert_eq!(unsure.code(), 2, "{}", unsure.stderr());
     assert!(unsure.stderr().contains("    +edited") && unsure.stderr().contains("--yes"));
     words.push("--yes");
     assert_eq!(place.effectd(&words, None).code(), 0);

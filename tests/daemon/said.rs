@@ -1,6 +1,16 @@
 //! What commands say: names that they take, and what there is where there is nothing to show.
 
 use crate::harness::{Place, Serving, write_note};
+use crate::seeding::{self, Left};
+
+/// A dead letter of this code.
+fn letter(n: usize, code: &str) -> Left {
+    Left {
+        request: write_note(seeding::action(n).as_str(), &format!("said-{n}"), "x"),
+        code: code.to_owned(),
+        detail: "it said \"no\"\u{1b}[2J".to_owned(),
+    }
+}
 
 #[test]
 fn whatever_takes_a_receipt_takes_the_id_of_its_action() {
@@ -30,5 +40,84 @@ fn whatever_takes_a_receipt_takes_the_id_of_its_action() {
         if let Some(daemon) = daemon.take() {
             assert_eq!(daemon.stop(), 0);
         }
+    }
+    let explained = place.effectd(&["policy", "explain", "named-1"], None).stdout();
+    assert!(explained.contains("band GREEN"), "{explained}");
+    for word in ["Green", "Low", "OrgDefault", "InferredDefault"] {
+        assert!(!explained.contains(word), "{explained}");
+    }
+}
+
+#[test]
+fn where_there_is_nothing_it_is_said() {
+    let place = Place::seeded();
+    seeding::leave(&place, [letter(0, "safety_quarantined")].into_iter());
+    let _daemon = place.serve(&[]);
+    for (words, said) in [
+        (&["approvals", "list"][..], "nothing waits for a person"),
+        (&["dlq", "drain", "--yes"], "but 1 that a safety check stopped"),
+        (
+            &["dlq", "drop", "--all", "--yes"],
+            "but 1 that a safety check stopped",
+        ),
+        (&["dlq", "drop", "--cause", "x", "--yes"], "no such dead letters"),
+    ] {
+        let ran = place.effectd(words, None);
+        assert_eq!((ran.code(), ran.stdout().as_str()), (0, ""), "{words:?}");
+        assert!(ran.stderr().contains(said), "{words:?}: {}", ran.stderr());
+    }
+    assert_eq!(
+        place.effectd(&["quarantine", "shred", "0", "--yes"], None).code(),
+        0
+    );
+    let drained = place.effectd(&["dlq", "drain", "--yes"], None);
+    assert!(
+        drained.stderr().ends_with("there are no dead letters\n"),
+        "{}",
+        drained.stderr()
+    );
+}
+
+#[test]
+fn what_tools_said_is_quoted_without_marks_and_commands_nothing() {
+    let place = Place::seeded();
+    seeding::leave(&place, [letter(0, "tool_busy")].into_iter());
+    for words in [&["dlq", "causes"][..], &["dlq", "show", "0"]] {
+        let told = place.effectd(words, None).stdout();
+        assert!(told.contains("it said \"no\"␛[2J"), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn a_file_or_a_daemon_that_is_not_there_is_named() {
+    let place = Place::seeded();
+    let _daemon = place.serve(&[]);
+    let missing = place.effectd(&["submit", "missing.json"], None);
+    assert_eq!(missing.code(), 2, "{}", missing.stderr());
+    assert!(
+        missing
+            .stderr()
+            .contains("there is no file missing.json; `-` reads standard input\n"),
+        "{}",
+        missing.stderr()
+    );
+    let top = place.effectd(&["top"], None);
+    assert!(top.stderr().contains("effectd top --once"), "{}", top.stderr());
+    // Who knows a socket only need not have a state.
+    let elsewhere = Place::new();
+    for words in [
+        &["receipts", "list"][..],
+        &["dlq", "list"],
+        &["wait", "x"],
+        &["undo", "x"],
+    ] {
+        let alone = elsewhere.effectd(&[words, &["--socket", "nowhere.sock"]].concat(), None);
+        assert_eq!(alone.code(), 75, "{words:?}: {}", alone.stderr());
+        let said = "no daemon answers on nowhere.sock";
+        assert!(
+            alone.stderr().contains(said) && !alone.stderr().contains("no state"),
+            "{words:?}: {}",
+            alone.stderr()
+        );
     }
 }

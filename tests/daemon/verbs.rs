@@ -314,6 +314,10 @@ fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
         assert!(!new.is_empty(), "{line:?} left no receipt: {}", ran.stderr());
         for act in new {
             assert_eq!(act["tool_id"], *tool, "{line:?}");
+            let named = act["receipt_id"].as_str().unwrap();
+            if ["breaker", "artifacts"].contains(&line[0]) {
+                assert!(ran.stderr().contains(named), "{line:?}: {}", ran.stderr());
+            }
             assert_eq!((&act["approval"]["by"], &act["principal"]), (me, me), "{line:?}");
             if line.starts_with(&["grants", "create"]) {
                 let made = daemon.get("/v1/grants").json(200);

@@ -20,7 +20,7 @@ fn inside() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let mut screen = Screen::take().unwrap();
+        let mut screen = Screen::take("nothing").unwrap();
         let mut events = Events::of_terminal(Duration::from_secs(1)).unwrap();
         loop {
             let drawn = screen.draw(|frame| {
@@ -109,7 +109,8 @@ fn a_terminal_is_given_back_however_a_program_ends() {
 
 #[test]
 fn without_a_terminal_nothing_is_taken_over() {
-    let refused = Screen::take().map(drop);
+    let refused = Screen::take("`--once`").map(drop);
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("needs a terminal"), "{refused}");
+    assert!(refused.ends_with("for programs there is `--once`"), "{refused}");
 }

@@ -129,7 +129,7 @@ pub(super) async fn main(common: &Common) -> Result<Exit, Trouble> {
     let mut client = Client::new(socket(common, &state)?);
     // Before the screen is taken, so that whoever has no daemon reads so.
     let waiting = all(&mut client).await?;
-    let mut screen = Screen::take()?;
+    let mut screen = Screen::take("`effectd approvals list -o json`")?;
     let mut events = Events::of_terminal(EVERY)?;
     let mut inbox = Inbox {
         waiting: Vec::new(),

@@ -63,12 +63,10 @@ impl Quarantine {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
         let (artifact_id, reason) = (self.artifact.clone(), self.reason.clone());
         let operation = Operation::QuarantineArtifact { artifact_id, reason };
-        if operate::perform(common, &operation, self.confirm)
-            .await?
-            .is_none()
-        {
+        let Some(done) = operate::perform(common, &operation, self.confirm).await? else {
             return Ok(Exit::Usage);
-        }
+        };
+        operate::name_receipt(&done);
         let mut views = all(common).await?;
         views.retain(|view| view.artifact_id == self.artifact);
         show(self.output, false, &views);
@@ -85,6 +83,7 @@ impl Release {
             return Ok(Exit::Usage);
         };
         if done.changed {
+            operate::name_receipt(&done);
             return Ok(Exit::Done);
         }
         complain(&"that artifact was not quarantined; `effectd artifacts quarantined` lists those that are");

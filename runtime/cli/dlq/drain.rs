@@ -8,7 +8,7 @@ use effectd_gateway::letters::{CauseView, LetterNow};
 use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
-use super::{CHUNK, Chosen, Pick, Which, failed_causes, one};
+use super::{CHUNK, Chosen, Pick, Which, failed_causes, one, quoted, say_none};
 use crate::cli::backend::Trouble;
 use crate::cli::operate::{self, Answered, Confirm, Doing, answer_unless};
 use crate::cli::output::line;
@@ -44,7 +44,7 @@ impl Drain {
         let mut keeper = Keeper::reach(common).await?;
         let causes = failed_causes(&mut keeper).await?;
         if causes.is_empty() {
-            complain(&"there are no dead letters");
+            say_none(&mut keeper).await?;
             keeper.close()?;
             return Ok(Exit::Done);
         }
@@ -182,7 +182,7 @@ fn show(cause: &CauseView) {
         cause.count, cause.cause, cause.code, cause.first, cause.last
     ));
     if let Some(sample) = &cause.sample {
-        line(&format!("  {}", sample.escape_debug()));
+        line(&format!("  {}", quoted(sample)));
     }
 }
 
