@@ -436,7 +436,7 @@ pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, Store
             (aside, format!("artifact {artifact_id}: handed out again"))
         }
         Operation::Retain {} => {
-            let would = RetainedView::from(retention::turn(parts, Turn::Preview)?);
+            let would = RetainedView::would(retention::turn(parts, Turn::Preview)?);
             (would.is_something(), "what is kept no longer goes".to_owned())
         }
         Operation::RotateKey {} => return Err(elsewhere("/v1/log/keys")),

@@ -34,8 +34,9 @@ pub struct RetainedView {
     pub events: std::collections::BTreeMap<String, u64>,
     /// Dead letters that are kept no longer.
     pub dead_letters: u64,
-    /// Live records that were written forward.
-    pub moved: u64,
+    /// Live records that were written forward; not there in a preview, which does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<u64>,
     /// Blocks of the journal that were let go.
     pub blocks: u64,
     /// Their bytes.
@@ -54,7 +55,7 @@ impl From<Retained> for RetainedView {
                 .map(|(topic, count)| (topic.to_string(), *count))
                 .collect(),
             dead_letters: told.letters,
-            moved: told.moved,
+            moved: Some(told.moved),
             blocks: told.blocks,
             bytes: told.bytes,
             more: told.more,
@@ -63,6 +64,14 @@ impl From<Retained> for RetainedView {
 }
 
 impl RetainedView {
+    /// What would go.
+    pub fn would(told: Retained) -> Self {
+        Self {
+            moved: None,
+            ..Self::from(told)
+        }
+    }
+
     /// Whether anything went, or would.
     pub fn is_something(&self) -> bool {
         self.receipts + self.dead_letters + self.blocks + self.events.values().sum::<u64>() > 0
@@ -78,7 +87,7 @@ impl RetainedView {
             receipts: self.receipts + later.receipts,
             events: self.events,
             dead_letters: self.dead_letters + later.dead_letters,
-            moved: self.moved + later.moved,
+            moved: self.moved.map(|moved| moved + later.moved.unwrap_or(0)),
             blocks: self.blocks + later.blocks,
             bytes: self.bytes + later.bytes,
             more: later.more,

@@ -287,7 +287,7 @@ async fn turns(common: &Common, dry_run: bool) -> Result<Option<RetainedView>, T
             async |state| {
                 on_parts(common, state, async |parts, by| {
                     if dry_run {
-                        retention::turn(parts, Turn::Preview).map(RetainedView::from)
+                        retention::turn(parts, Turn::Preview).map(RetainedView::would)
                     } else {
                         operations::retain(parts.clone(), by).await
                     }

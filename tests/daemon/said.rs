@@ -121,3 +121,21 @@ fn a_file_or_a_daemon_that_is_not_there_is_named() {
         );
     }
 }
+
+#[test]
+fn what_would_go_is_what_goes() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    daemon
+        .post("/v1/actions?wait", &write_note("young-1", "young.txt", "x"))
+        .json(200);
+    let would = place
+        .effectd(&["store", "retain", "--dry-run", "-o", "json"], None)
+        .json(0);
+    let mut went = place
+        .effectd(&["store", "retain", "--yes", "-o", "json"], None)
+        .json(0);
+    assert!(went["blocks"].as_u64() > Some(0), "{went}");
+    assert!(went.as_object_mut().unwrap().remove("moved").is_some(), "{went}");
+    assert_eq!(would, went);
+}

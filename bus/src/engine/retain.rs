@@ -40,7 +40,7 @@ struct Plan {
 
 /// How far the turns of this process have come. What is alive is written forward to the journal's end, so without a goal
 /// that stays where it is they would follow what they write for ever.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Reached {
     /// Blocks from this one on stay for now.
     goal: u64,
@@ -128,8 +128,8 @@ impl Shared {
         Ok(found)
     }
 
-    /// The first block in which something is kept, at most the goal.
-    fn first_needed(&self, served: &Served, goal: u64) -> Result<u64, StoreError> {
+    /// The first block in which something is kept, at most the goal: with what has expired so far, or would by a plan.
+    fn first_needed(&self, served: &Served, goal: u64, plan: Option<&Plan>) -> Result<u64, StoreError> {
         let mut first = last_block(served)?.min(goal);
         let mut need = |from: Vec<u8>, end: Vec<u8>| -> Result<(), StoreError> {
             let found = served.table.view(None).next(&from, &end)?;
@@ -137,11 +137,23 @@ impl Shared {
             first = first.min(run.map_or(u64::MAX, |(_, run)| run.seq));
             Ok(())
         };
-        let receipts = served.live().receipts_begin;
+        let receipts = plan.map_or_else(|| served.live().receipts_begin, |plan| plan.receipts.1);
         need(keys::receipt_run(receipts), keys::receipt_run(u64::MAX))?;
-        let names: Vec<TopicName> = served.live().ends.keys().cloned().collect();
-        for name in names {
-            let (begin, _) = span_of(served, &name);
+        let begins: Vec<(TopicName, u64)> = match plan {
+            Some(plan) => {
+                let topics = plan.topics.iter();
+                topics.map(|(name, _, from, _)| (name.clone(), *from)).collect()
+            }
+            None => {
+                let names: Vec<TopicName> = served.live().ends.keys().cloned().collect();
+                let begin = |name: TopicName| {
+                    let (begin, _) = span_of(served, &name);
+                    (name, begin)
+                };
+                names.into_iter().map(begin).collect()
+            }
+        };
+        for (name, begin) in begins {
             need(keys::run(&name, begin), keys::run(&name, u64::MAX))?;
         }
         Ok(first)
@@ -149,7 +161,7 @@ impl Shared {
 
     /// How far one turn goes, and how many bytes that is.
     fn step(&self, served: &Served, goal: u64) -> Result<(u64, u64), StoreError> {
-        let needed = self.first_needed(served, goal)?;
+        let needed = self.first_needed(served, goal, None)?;
         let (mut until, mut bytes) = (served.journal.first(), 0);
         while until < needed && bytes < RETAIN_STEP_BYTES {
             bytes += served.journal.block(until)?.len();
@@ -172,6 +184,8 @@ impl Shared {
 impl LocalStore {
     pub(super) fn preview(&self, retention: &Retention) -> Result<Retained, StoreError> {
         let shared = self.shared();
+        // Nothing goes while it is counted.
+        let turns = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
         let served = shared.served();
         served.alive()?;
         let plan = shared.plan(&served, retention)?;
@@ -179,11 +193,23 @@ impl LocalStore {
             Some(age) => shared.old_letters(&served, age, usize::MAX)?.len() as u64,
             None => 0,
         };
-        Ok(Retained {
+        let mut told = Retained {
             letters,
             since: shared.kept_since(&served, retention)?,
             ..plan.told()
-        })
+        };
+        let mut reached = *turns;
+        reached.aim(last_block(&served)?, told.has_expired());
+        let (begin, end) = (
+            served.journal.first(),
+            shared.first_needed(&served, reached.goal, Some(&plan))?,
+        );
+        told.blocks = end.saturating_sub(begin);
+        for seq in begin..end {
+            told.bytes += served.journal.block(seq)?.len() as u64;
+        }
+        drop(turns);
+        Ok(told)
     }
 
     /// One turn of retention; see the module.

@@ -94,7 +94,8 @@ pub struct Retained {
     pub events: BTreeMap<TopicName, u64>,
     /// Dead letters that are kept no longer.
     pub letters: u64,
-    /// Live records that were written forward, out of the blocks that were let go.
+    /// Live records that were written forward, out of the blocks that were let go. How many that is shows when it is done: a preview
+    /// does not tell.
     pub moved: u64,
     /// Blocks of the journal that were let go.
     pub blocks: u64,
@@ -104,4 +105,11 @@ pub struct Retained {
     pub since: Option<Timestamp>,
     /// There is more to let go: ask again.
     pub more: bool,
+}
+
+impl Retained {
+    /// Whether anything is kept no longer.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.receipts + self.letters > 0 || !self.events.is_empty()
+    }
 }

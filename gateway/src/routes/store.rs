@@ -147,7 +147,7 @@ pub(crate) async fn retain(
     let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
     if preview {
         return operators::with_parts(&desk, move |parts| {
-            retention::turn(parts, Turn::Preview).map(RetainedView::from)
+            retention::turn(parts, Turn::Preview).map(RetainedView::would)
         })
         .await;
     }
