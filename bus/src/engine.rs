@@ -198,6 +198,9 @@ impl LocalStore {
         vault: Arc<Vault>,
     ) -> Result<Self, StoreError> {
         let recovered = recover::recover(medium.as_ref(), clock.as_ref(), &vault)?;
+        if recovered.served.journal.bounds()?.is_some() {
+            vault.follows(clock.now())?;
+        }
         let shared = Arc::new(Shared {
             clock,
             vault,

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::error::StoreError;
 use crate::limits::{EPOCH_SECONDS, EPOCHS_AHEAD_MAX};
-use keyring::Keyring;
+use keyring::{Keyring, Ring};
 
 /// A key's bytes, wiped when dropped.
 pub(crate) type Key = Zeroizing<[u8; 32]>;
@@ -86,6 +86,7 @@ pub struct Sealed {
 pub struct Vault {
     keyring: Keyring,
     ciphers: RwLock<BTreeMap<u32, XChaCha20Poly1305>>,
+    is_new: bool,
 }
 
 impl std::fmt::Debug for Vault {
@@ -100,18 +101,38 @@ impl Vault {
         Vault {
             keyring: Keyring::Memory,
             ciphers: RwLock::default(),
+            is_new: false,
         }
     }
 
     /// Keys in a directory, made on first use. `accept_loss` starts anew when the device key is gone: what was sealed
     /// before stays unreadable for ever.
     pub fn open(directory: PathBuf, accept_loss: bool) -> Result<Self, StoreError> {
-        let (keyring, epochs) = Keyring::open(directory, accept_loss)?;
+        let Ring {
+            keyring,
+            epochs,
+            is_new,
+        } = Keyring::open(directory, accept_loss)?;
         let ciphers = epochs.into_iter().map(|(epoch, key)| Ok((epoch, cipher(&key)?)));
         Ok(Vault {
             keyring,
             ciphers: RwLock::new(ciphers.collect::<Result<_, StoreError>>()?),
+            is_new,
         })
+    }
+
+    /// Told that there is something to be opened already. If the keys are new, those that sealed it are lost, perhaps in this very
+    /// hour; a new key of the same hour would be taken for one of them, and what it does not open for damage. So what is sealed
+    /// now is sealed under the next hour's.
+    pub(crate) fn follows(&self, now: Timestamp) -> Result<(), StoreError> {
+        if !self.is_new {
+            return Ok(());
+        }
+        let epoch = Self::epoch_of(now).saturating_add(1);
+        let mut ciphers = self.ciphers.write().unwrap_or_else(PoisonError::into_inner);
+        let key = self.keyring.create(epoch)?;
+        ciphers.insert(epoch, cipher(&key)?);
+        Ok(())
     }
 
     /// The epoch of a moment.
@@ -399,7 +420,11 @@ mod tests {
         ));
         let anew = Vault::open(dir.path().to_owned(), true).unwrap();
         assert_eq!(anew.open_sealed(1, Kind::Entry, "k", &sealed.bytes), Ok(None));
+        anew.follows(hour(1)).unwrap();
         let fresh = anew.seal(hour(1), Kind::Entry, "k", b"w").unwrap();
+        // No other key takes the lost one's place, also not in the same hour.
+        assert_eq!(fresh.epoch, 2);
+        assert_eq!(anew.open_sealed(1, Kind::Entry, "k", &sealed.bytes), Ok(None));
         assert!(
             anew.open_sealed(fresh.epoch, Kind::Entry, "k", &fresh.bytes)
                 .unwrap()

@@ -1,5 +1,7 @@
 //! What commands say: names that they take, and what there is where there is nothing to show.
 
+use serde_json::json;
+
 use crate::harness::{Place, Serving, write_note};
 use crate::seeding::{self, Left};
 
@@ -120,6 +122,49 @@ fn a_file_or_a_daemon_that_is_not_there_is_named() {
             alone.stderr()
         );
     }
+}
+
+#[test]
+fn a_letter_whose_key_is_lost_is_listed_as_one_that_cannot_be_read() {
+    let place = Place::seeded();
+    seeding::leave(
+        &place,
+        [letter(0, "tool_busy"), letter(1, "tool_busy")].into_iter(),
+    );
+    let keys = place.state().join("keys");
+    std::fs::remove_file(keys.join("device.key")).unwrap();
+    std::fs::remove_dir_all(keys.join("epochs")).unwrap();
+    let daemon = place.serve(&[]);
+    // What is sealed now is sealed under another key, most likely in the same hour.
+    let done = daemon.post("/v1/actions", &write_note("lost-1", "lost.txt", "x"));
+    assert!([200, 202].contains(&done.status), "{done:?}");
+    let ended = daemon.get("/v1/actions/lost-1/wait?timeout_ms=60000").json(200);
+    assert_eq!(ended["outcome"], "executed");
+    let listed = place.effectd(&["dlq", "list", "-o", "json"], None).json(0);
+    let told: Vec<_> = listed.as_array().unwrap().iter().collect();
+    assert_eq!(told.len(), 2, "{listed}");
+    for letter in told {
+        assert_eq!(
+            (&letter["code"], &letter["detail"]),
+            (&json!("tool_busy"), &json!(null))
+        );
+    }
+    let shown = place.effectd(&["dlq", "show", "1"], None);
+    assert_eq!(shown.code(), 0, "{}", shown.stderr());
+    assert!(
+        shown.stdout().contains("cannot be read any more"),
+        "{}",
+        shown.stdout()
+    );
+    let requeued = place.effectd(&["dlq", "requeue", "1", "--yes"], None);
+    assert!(
+        requeued.stdout().contains("left"),
+        "{}{}",
+        requeued.stdout(),
+        requeued.stderr()
+    );
+    assert_eq!(place.effectd(&["dlq", "drop", "--all", "--yes"], None).code(), 0);
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]

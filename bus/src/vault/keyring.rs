@@ -34,6 +34,15 @@ pub(crate) enum Keyring {
     Files { directory: PathBuf, device: Key },
 }
 
+/// What was found in the directory of the keys.
+pub(crate) struct Ring {
+    pub(crate) keyring: Keyring,
+    /// Every epoch that has a key.
+    pub(crate) epochs: Vec<(u32, Key)>,
+    /// The device key was made just now.
+    pub(crate) is_new: bool,
+}
+
 pub(crate) fn broken(what: String) -> StoreError {
     StoreError::Keys { what, advice: ADVICE }
 }
@@ -50,7 +59,7 @@ fn random_key() -> Result<Key, StoreError> {
 
 impl Keyring {
     /// Opens the directory, finishing a rotation that was cut off, and reads every epoch's key.
-    pub(crate) fn open(directory: PathBuf, accept_loss: bool) -> Result<(Self, Vec<(u32, Key)>), StoreError> {
+    pub(crate) fn open(directory: PathBuf, accept_loss: bool) -> Result<Ring, StoreError> {
         let epochs_dir = directory.join(EPOCHS_DIR);
         private_dir(&directory)?;
         private_dir(&epochs_dir)?;
@@ -61,6 +70,7 @@ impl Keyring {
             Err(_) if next.is_some() => None,
             device => device?,
         };
+        let is_new = device.is_none() && next.is_none();
         let device = match (device, next) {
             (device, Some(next)) => {
                 finish_rotation(&directory, device.as_ref(), &next)?;
@@ -85,7 +95,11 @@ impl Keyring {
             .into_iter()
             .map(|epoch| Ok((epoch, unwrap_epoch(&epochs_dir, epoch, &device)?)))
             .collect::<Result<Vec<_>, StoreError>>()?;
-        Ok((Keyring::Files { directory, device }, read))
+        Ok(Ring {
+            keyring: Keyring::Files { directory, device },
+            epochs: read,
+            is_new,
+        })
     }
 
     /// Makes the key of an epoch; it is on disk when this returns.
@@ -110,7 +124,7 @@ impl Keyring {
 /// open finishes it: until the last step both keys are there.
 pub fn rotate_device_key(directory: &Path) -> Result<(), StoreError> {
     // Opening finishes an earlier rotation first.
-    let (keyring, _) = Keyring::open(directory.to_owned(), false)?;
+    let Ring { keyring, .. } = Keyring::open(directory.to_owned(), false)?;
     let Keyring::Files { device, .. } = keyring else {
         return Ok(());
     };
