@@ -51,7 +51,7 @@ enum Verb {
     ///
     /// If you may make it yourself, it would be in force at once: what that means is said first, and you are asked.
     #[command(
-        after_help = "Example:\n  effectd grants request --org home --tool files.copy --calls 5 --reason \"the weekly backup\""
+        after_help = "Example:\n  effectd grants request --org home --tool files.copy --calls 5 --reason \"the weekly backup\" --yes"
     )]
     Request {
         #[command(flatten)]
