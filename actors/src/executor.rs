@@ -121,14 +121,8 @@ impl Worker for Executor {
         let timeout = allowed_time(&action);
         let stalled = action.ticket.stalled.clone();
         let limit = timeout + self.parts.lease_ttl;
-        bounded(
-            &self.parts,
-            "executor",
-            limit,
-            &stalled,
-            self.execute(action, timeout),
-        )
-        .await;
+        let work = Box::pin(self.execute(action, timeout));
+        bounded(&self.parts, "executor", limit, &stalled, work).await;
         Ok(())
     }
 }
@@ -236,12 +230,12 @@ impl Executor {
             let until = self.parts.clock.monotonic().plus(timeout + self.parts.lease_ttl);
             self.parts.leases.keep(lease, until)
         });
-        let work = async {
+        let work = Box::pin(async {
             // Its time begins when it is its turn.
             action.step("turn");
             let deadline = self.parts.clock.monotonic().plus(timeout);
             self.carry_out(&action, deadline).await
-        };
+        });
         let Some(ended) = self.parts.control.in_turn(&action.request, work).await else {
             // The runtime stops. The ticket is dropped with the action, and the next start settles it by its intent.
             tracing::info!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, "handed back");
@@ -298,13 +292,12 @@ impl Executor {
             // What the interrupted run has set aside is put back before anybody looks how far it has come. Nobody else is blamed
             // for that.
             let _turn = overreach::at_work(&self.parts, action, &prepared);
-            preimage::remove_drafts(&self.parts, action, &prepared).await;
-            match self
-                .settle_interrupted(action, &prepared, intent.as_ref(), deadline)
-                .await
-            {
+            Box::pin(preimage::remove_drafts(&self.parts, action, &prepared)).await;
+            let settling = self.settle_interrupted(action, &prepared, intent.as_ref(), deadline);
+            // In a box, as whatever is rare here: those that it does not happen to need no room for it.
+            match Box::pin(settling).await {
                 Next::RunAgain => {}
-                Next::WasDone => return Some(self.was_done(course, action, &prepared).await),
+                Next::WasDone => return Some(Box::pin(self.was_done(course, action, &prepared)).await),
                 Next::Unknown(why) => return Some(course.fail(unknown(why))),
                 Next::Stands => {}
                 Next::Abandon => return None,
@@ -326,12 +319,12 @@ impl Executor {
             let attempted = course.note(tried);
             tell(pass.as_ref(), &attempted).await;
             if let Some(overreach) = overreach {
-                overreach::quarantine(&self.parts, action, &overreach).await;
+                Box::pin(overreach::quarantine(&self.parts, action, &overreach)).await;
                 let failure = match attempted {
                     Attempted::Done(_) => overreach.failure(),
                     Attempted::Failed(failure) => overreach.beside(failure),
                     Attempted::Unclear(failure) => {
-                        match self.may_retry(action, &prepared, &failure, true, deadline).await {
+                        match Box::pin(self.may_retry(action, &prepared, &failure, true, deadline)).await {
                             Next::Unknown(why) => overreach.beside(unknown(why)),
                             Next::WasDone => overreach.failure(),
                             // It is not run again.
@@ -343,7 +336,7 @@ impl Executor {
                 };
                 let seen = match seen {
                     Some(seen) => seen,
-                    None => preimage::observe(&self.parts, action, &prepared).await,
+                    None => Box::pin(preimage::observe(&self.parts, action, &prepared)).await,
                 };
                 return Some(course.overreached(&overreach, seen, failure));
             }
@@ -352,7 +345,7 @@ impl Executor {
                     return Some(match (dry_run, seen) {
                         (Some(dry_run), _) => course.end(Ok(output), dry_run.outcome(), false),
                         (None, Some(effects)) => course.done(output, effects),
-                        (None, None) => self.look_and_end(course, output, action, &prepared).await,
+                        (None, None) => Box::pin(self.look_and_end(course, output, action, &prepared)).await,
                     });
                 }
                 Attempted::Failed(failure) => {
@@ -364,14 +357,12 @@ impl Executor {
                 Attempted::Abandoned => return None,
             };
             course.touched |= ambiguous;
-            let pause = match self
-                .may_retry(action, &prepared, &failure, ambiguous, deadline)
-                .await
-            {
+            let retry = self.may_retry(action, &prepared, &failure, ambiguous, deadline);
+            let pause = match Box::pin(retry).await {
                 Next::RunAgain => {
                     budget.next_pause(last_took(&course), deadline.since(self.parts.clock.monotonic()))
                 }
-                Next::WasDone => return Some(self.was_done(course, action, &prepared).await),
+                Next::WasDone => return Some(Box::pin(self.was_done(course, action, &prepared)).await),
                 Next::Stands => None,
                 Next::Unknown(why) => return Some(course.fail(unknown(why))),
                 Next::Abandon => return None,

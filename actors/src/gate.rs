@@ -163,7 +163,8 @@ impl Gate {
         let _watch = PanicWatch::new("gate", &self.parts);
         let stalled = action.ticket.stalled.clone();
         let limit = self.parts.lease_ttl;
-        bounded(&self.parts, "gate", limit, &stalled, self.pass_judgement(action)).await;
+        let work = Box::pin(self.pass_judgement(action));
+        bounded(&self.parts, "gate", limit, &stalled, work).await;
     }
 
     async fn pass_judgement(&self, action: Action<Validated>) {

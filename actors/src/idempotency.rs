@@ -127,7 +127,7 @@ impl Worker for Idempotency {
         let _watch = PanicWatch::new("idempotency", &self.parts);
         let Settle(action) = job.msg;
         let stalled = action.ticket.stalled.clone();
-        let (limit, work) = (self.parts.lease_ttl, self.find_out(action, this));
+        let (limit, work) = (self.parts.lease_ttl, Box::pin(self.find_out(action, this)));
         bounded(&self.parts, "idempotency", limit, &stalled, work).await;
         Ok(())
     }

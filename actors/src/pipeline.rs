@@ -241,7 +241,7 @@ impl Pipeline {
                 // Everything is being stopped, and nothing of it is on disk.
                 Ok(Back::Lost) if self.permits.is_closed() => return Err(stopping()),
                 // A worker died before the decision was on disk: from now on the bus looks after it.
-                Ok(Back::Lost) => drop(self.publish((*incoming).clone()).await?),
+                Ok(Back::Lost) => drop(Box::pin(self.publish((*incoming).clone())).await?),
                 Ok(Back::Held(held)) => return Ok(Answer::Held(held)),
                 Ok(Back::Refused(failure)) => return Err(failure),
                 // It is on disk, or about to be answered.
@@ -249,7 +249,7 @@ impl Pipeline {
             },
             // It is in the hands of a stage that has stopped altogether, or waits for another action: either way the bus
             // can look after it, and whichever copy comes second gives way.
-            () = tokio::time::sleep(self.parts.lease_ttl * 2) => drop(self.publish((*incoming).clone()).await?),
+            () = tokio::time::sleep(self.parts.lease_ttl * 2) => drop(Box::pin(self.publish((*incoming).clone())).await?),
         }
         self.answered(answer).await
     }

@@ -54,7 +54,7 @@ impl Worker for Recorder {
     ) -> Result<(), ActorProcessingErr> {
         let _watch = PanicWatch::new("recorder", &self.parts);
         let stalled = job.msg.ticket().stalled.clone();
-        let (limit, work) = (self.parts.lease_ttl, self.end(job.msg, this));
+        let (limit, work) = (self.parts.lease_ttl, Box::pin(self.end(job.msg, this)));
         bounded(&self.parts, "recorder", limit, &stalled, work).await;
         Ok(())
     }

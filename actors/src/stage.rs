@@ -1,6 +1,7 @@
 //! What all stages share: how they are started, how they pass work on, and how a dying worker is noticed.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,14 +47,16 @@ pub(crate) fn pass<M: Message>(next: &FactoryRef<(), M>, work: M) {
 
 /// Works on one action, at most for `limit`. A worker that does not get on drops the action, which comes again as if the
 /// worker had died, and is free for the next. (What blocks its whole thread is beyond this: its lease ends by itself.)
+///
+/// The work comes in a box: it may be tens of kilobytes, of which each worker would keep room otherwise while it has none, and
+/// every layer around it would move all of them.
 pub(crate) async fn bounded(
     parts: &Parts,
     stage: &'static str,
     limit: Duration,
     stalled: &Stalled,
-    work: impl Future<Output = ()>,
+    mut work: Pin<Box<impl Future<Output = ()>>>,
 ) {
-    let mut work = std::pin::pin!(work);
     if tokio::time::timeout(limit, &mut work).await.is_err() {
         // Before the work is dropped at the end of this function, and the action with it.
         stalled.mark();

@@ -58,7 +58,8 @@ impl Worker for Validator {
         let Validate(action) = job.msg;
         let stalled = action.ticket.stalled.clone();
         let limit = self.parts.lease_ttl;
-        bounded(&self.parts, "validator", limit, &stalled, self.validate(action)).await;
+        let work = Box::pin(self.validate(action));
+        bounded(&self.parts, "validator", limit, &stalled, work).await;
         Ok(())
     }
 }

@@ -89,7 +89,7 @@ impl Worker for Holder {
         let _watch = PanicWatch::new("hold", &self.parts);
         let Consult(action) = job.msg;
         let stalled = action.ticket.stalled.clone();
-        let (limit, work) = (self.parts.lease_ttl, self.consult(action, this));
+        let (limit, work) = (self.parts.lease_ttl, Box::pin(self.consult(action, this)));
         bounded(&self.parts, "hold", limit, &stalled, work).await;
         Ok(())
     }
