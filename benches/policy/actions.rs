@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use effectd::{Answer, Config, Runtime};
@@ -72,7 +71,7 @@ thread_local! {
     static ENTERED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Measures the one span that the gate's judgement is.
+/// Measures the one span that the gate's judgement is. It may be entered several times: whenever it goes on, and when it is over.
 struct Watch;
 
 impl Subscriber for Watch {
@@ -81,8 +80,9 @@ impl Subscriber for Watch {
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Id::from_u64(1 + LAST.fetch_add(1, Ordering::Relaxed))
+        let mut judged = JUDGED.lock().expect("no thread panicked");
+        judged.push(Duration::ZERO);
+        Id::from_u64(judged.len() as u64)
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -95,9 +95,12 @@ impl Subscriber for Watch {
         ENTERED.set(Some(Instant::now()));
     }
 
-    fn exit(&self, _: &Id) {
+    fn exit(&self, id: &Id) {
         if let Some(entered) = ENTERED.take() {
-            JUDGED.lock().expect("no thread panicked").push(entered.elapsed());
+            let mut judged = JUDGED.lock().expect("no thread panicked");
+            if let Some(time) = judged.get_mut(id.into_u64() as usize - 1) {
+                *time += entered.elapsed();
+            }
         }
     }
 }
