@@ -139,15 +139,14 @@ impl Turn<'_> {
             // So many were at work beside it that nobody can tell any more.
             return true;
         }
-        let beside = |window: &&Window| window.ended.is_none_or(|end| end > self.id);
+        let windows = state.windows.iter();
+        let mut beside = windows.filter(|(_, window)| window.ended.is_none_or(|end| end > self.id));
         // It is over, and nothing of its own may be unfinished any more.
-        state.windows.iter().any(|(id, window)| {
-            let (allowed, window) = (&window.allowed, Some(window).filter(beside));
-            window
-                .and_then(|window| window.called(&self.root, path))
-                .is_some_and(|path| {
-                    allowed.explains(&path, what) || (*id != self.id && allowed.passes(&path))
-                })
+        beside.any(|(id, window)| {
+            let (called, allowed) = (window.called(&self.root, path), &window.allowed);
+            called.is_some_and(|path| {
+                allowed.explains(&path, what) || (*id != self.id && allowed.passes(&path))
+            })
         })
     }
 }

@@ -26,6 +26,9 @@ pub(super) async fn of_daemon(client: &mut Client, name: &ReceiptId) -> Result<O
         Err(problem) if problem.code != "receipt_unknown" => Err(Trouble::Refused(problem)),
         Err(_) => match client.status(&action(name)?).await? {
             Told::View(ActionView { receipt, .. }) => Ok(receipt.map(|receipt| *receipt)),
+            Told::Problem(problem) if problem.code != "action_unknown" => {
+                Err(Trouble::Refused(Box::new(problem)))
+            }
             Told::Problem(_) => Ok(None),
         },
     }
