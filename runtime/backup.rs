@@ -5,6 +5,9 @@
 //! start can read. The index is not copied; it is made anew from the journal. Keys go to a place of their own: whoever has
 //! one of the two copies has nothing.
 //!
+//! What is kept for an undo comes after the journal, so that no blob is missing that it names. The file of small ones is written to in its
+//! middle meanwhile: each slot of it has a checksum, and one that was caught half written is a free one in the copy.
+//!
 //! A copy is made under another name, checked, and gets its own name when all of it is on disk. Its manifest says how long
 //! each file is and what its digest is.
 

@@ -1,20 +1,25 @@
 //! Bytes beside the journal: what effects replaced, and what tools said at length.
 //!
-//! Each blob is a file of its own, named by a keyed digest that whoever stores it has made, so that equal content of one
-//! space is kept once. It is sealed under a key of its own, which lies in the file's head under the blobs' key: to destroy
-//! a blob, its head is overwritten. Every space has a quota, and what was stored longest ago goes first. How a blob lies in
-//! its file stands in `sealed.rs`; those that come and go in pieces are in `stream.rs`.
+//! Each blob has a name, a keyed digest that whoever stores it has made, so that equal content of one space is kept once. It
+//! is sealed under a key of its own, which lies in its head under the blobs' key: to destroy a blob, its head is overwritten.
+//! Every space has a quota, and what was stored longest ago goes first. How a blob is sealed stands in `sealed.rs`; those that
+//! come and go in pieces are in `stream.rs`. A small one lies in a slot of the shelf's one file for them (`slots.rs`), which
+//! costs a sync of data and no turn of the file system's journal; every other is a file of its own. Which lies where is known
+//! to the shelf (`known.rs`).
 //!
 //! What lies on a shelf under a name is never more than the quota, but for what is pinned: that goes neither away nor into the
 //! count as long as somebody needs it, and is no more than the quota, either. What comes in pieces has no name until all of it is there, and takes nobody's room
 //! before; all of it together is never more than the quota, either. So a shelf takes at most three times its quota on disk, and
-//! more than once only while something is being written or put back.
+//! more than once only while something is being written or put back. What counts is how long blobs are; a small one takes the
+//! whole block of its slot, as a small file would, and some slots are there before they are needed.
 
+mod known;
 mod pins;
 mod sealed;
+mod slots;
 mod stream;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -30,8 +35,10 @@ use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
+use known::{Known, Place, settle, store};
 pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
+use slots::{SLOT_SEALED_BYTES_MAX, SLOTS, Slots};
 pub use stream::{BlobReader, BlobWriter};
 
 const DRAFT: &str = "draft-";
@@ -113,65 +120,6 @@ impl std::fmt::Debug for Blobs {
     }
 }
 
-/// What lies on the shelf of one space, in the order of storing.
-#[derive(Debug, Default)]
-struct Known {
-    by_name: HashMap<String, (u64, u64)>,
-    by_age: BTreeMap<u64, String>,
-    bytes: u64,
-    /// Bytes that are about to have a name, and for which room was made: those who write at once keep to the quota together.
-    coming: u64,
-    /// Bytes without a name, which come in pieces.
-    drafted: u64,
-    /// What somebody needs, and how many do.
-    pinned: HashMap<String, usize>,
-    /// What an earlier process has left under a name, and may not have written to its end.
-    unproven: HashSet<String>,
-    next: u64,
-}
-
-impl Known {
-    fn add(&mut self, name: &str, bytes: u64) {
-        self.remove(name);
-        self.by_name.insert(name.to_owned(), (self.next, bytes));
-        self.by_age.insert(self.next, name.to_owned());
-        self.bytes += bytes;
-        self.next += 1;
-    }
-
-    fn remove(&mut self, name: &str) {
-        self.unproven.remove(name);
-        if let Some((age, bytes)) = self.by_name.remove(name) {
-            self.by_age.remove(&age);
-            self.bytes -= bytes;
-        }
-    }
-
-    /// Bytes that count against the quota.
-    fn counted(&self) -> u64 {
-        self.bytes - self.pinned_bytes() + self.coming
-    }
-
-    fn pinned_bytes(&self) -> u64 {
-        let pinned = self.pinned.keys().filter_map(|name| self.by_name.get(name));
-        pinned.map(|(_, bytes)| *bytes).sum()
-    }
-
-    /// What goes first.
-    fn oldest(&self) -> Option<String> {
-        let free = |name: &&String| !self.pinned.contains_key(*name);
-        self.by_age.values().find(free).cloned()
-    }
-}
-
-fn destroy_oldest(known: &mut Known, folder: &Path) -> Result<(), BlobError> {
-    // All that is there is being written or needed, and there is no room for more beside it.
-    let oldest = known.oldest().ok_or(BlobError::Full)?;
-    // Not known before its head goes: if that fails in the middle, nobody takes it for a blob.
-    known.remove(&oldest);
-    destroy(&folder.join(&oldest))
-}
-
 impl Blobs {
     /// The blobs of a directory, which is made when the first is stored. The quota is for each shelf of each space.
     pub fn new(root: PathBuf, key: &Zeroizing<[u8; 32]>, quota_bytes: u64) -> Self {
@@ -198,88 +146,91 @@ impl Blobs {
         {
             let mut known = lock(&shelf);
             self.prove(&mut known, shelf_of, space, name)?;
-            if known.by_name.contains_key(name) && touch(&folder.join(name)).is_ok() {
-                let bytes = known.by_name.get(name).map_or(bytes, |(_, bytes)| *bytes);
-                known.add(name, bytes);
+            if known.renew(name) {
                 return Ok(());
             }
-            self.make_room(&mut known, &folder, bytes)?;
+            self.make_room(&mut known, bytes)?;
             known.coming += bytes;
         }
         // Not under the lock: those who wait for the disk at once wait once.
         let sealed = seal_whole(&self.cipher, &context(shelf_of, space, name), content);
-        let written = sealed.and_then(|sealed| write(&folder, name, &sealed));
+        let stored = sealed.and_then(|sealed| {
+            if bytes <= SLOT_SEALED_BYTES_MAX {
+                return store(&shelf, name, &sealed).map(Place::Slot);
+            }
+            settle(&shelf)?;
+            write(&folder, name, &sealed).map(|()| Place::File)
+        });
         let mut known = lock(&shelf);
         known.coming -= bytes;
-        written?;
-        known.add(name, bytes);
+        match stored? {
+            Place::Slot(slot) => known.add_slot(name, bytes, slot),
+            Place::File => known.add(name, bytes, Place::File),
+        }
         Ok(())
     }
 
     /// Before what an earlier process left is relied upon, it is read once: the power may have failed while it was written.
     /// What is not whole goes; nothing can have named it.
     fn prove(&self, known: &mut Known, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
-        if known.unproven.remove(name) && self.get(shelf, space, name) == Err(BlobError::Damaged) {
-            known.remove(name);
-            destroy(&self.folder(shelf, space).join(name))?;
+        if !known.unproven.remove(name) {
+            return Ok(());
+        }
+        let reader = known
+            .sealed(name)
+            .and_then(|sealed| self.reader_of(shelf, space, name, sealed));
+        if reader.and_then(whole) == Err(BlobError::Damaged) {
+            known.destroy(name)?;
         }
         Ok(())
     }
 
     /// Destroys what was stored longest ago until there is room.
-    fn make_room(&self, known: &mut Known, folder: &Path, bytes: u64) -> Result<(), BlobError> {
+    fn make_room(&self, known: &mut Known, bytes: u64) -> Result<(), BlobError> {
         // A content of the whole quota has its place, with all that sealing adds.
         while known.counted() + bytes > sealed_bytes(self.quota_bytes)
             || known.by_name.len() >= BLOBS_PER_SHELF_MAX.get()
         {
-            destroy_oldest(known, folder)?;
+            known.destroy_oldest()?;
         }
         Ok(())
     }
 
     /// Destroys what was stored longest ago as long as there is more than the quota, which is so when a lot was pinned.
-    fn keep_to_quota(&self, known: &mut Known, folder: &Path) -> Result<(), BlobError> {
+    fn keep_to_quota(&self, known: &mut Known) -> Result<(), BlobError> {
         while known.counted() > sealed_bytes(self.quota_bytes) {
-            destroy_oldest(known, folder)?;
+            known.destroy_oldest()?;
         }
         Ok(())
     }
 
     /// Whether a blob is there.
     pub fn has(&self, shelf: Shelf, space: &SpaceId, name: &str) -> bool {
-        let path = self.folder(shelf, space).join(name);
+        let folder = self.folder(shelf, space);
+        if check_name(name).is_err() {
+            return false;
+        }
+        let known = self.shelf_there(&folder).ok().flatten();
+        if known.is_some_and(|known| lock(&known).slot(name).is_some()) {
+            return true;
+        }
         // What could not be written leaves an empty file.
         let whole = |meta: fs::Metadata| meta.is_file() && meta.len() >= HEAD_BYTES as u64;
-        check_name(name).is_ok() && fs::metadata(path).is_ok_and(whole)
+        fs::metadata(folder.join(name)).is_ok_and(whole)
     }
 
     /// Whether a blob is there; if it is, it counts as stored now, and so does not make room for others soon.
     pub fn renew(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<bool, BlobError> {
         check_name(name)?;
-        let folder = self.folder(shelf, space);
-        let known = self.shelf(&folder)?;
+        let known = self.shelf(&self.folder(shelf, space))?;
         let mut known = lock(&known);
         self.prove(&mut known, shelf, space, name)?;
-        let there = known.by_name.get(name).map(|(_, bytes)| *bytes);
-        let there = there.filter(|_| touch(&folder.join(name)).is_ok());
-        if let Some(bytes) = there {
-            known.add(name, bytes);
-        }
-        Ok(there.is_some())
+        Ok(known.renew(name))
     }
 
     /// The bytes that were stored under a name, if they are few enough to be held in memory at once.
     pub fn get(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<Vec<u8>, BlobError> {
-        let mut reader = self.reader(shelf, space, name)?;
-        let (size, max) = (reader.bytes(), BLOB_WHOLE_BYTES_MAX);
-        if size > max {
-            return Err(BlobError::TooLarge { size, max });
-        }
-        let mut content = Vec::new();
-        while let Some(piece) = reader.piece()? {
-            content.extend_from_slice(&piece);
-        }
-        Ok(content)
+        whole(self.reader(shelf, space, name)?)
     }
 
     /// Most bytes of one blob.
@@ -290,12 +241,10 @@ impl Blobs {
     /// Destroys a blob: afterwards nobody can read it, whatever keys they have.
     pub fn remove(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
         check_name(name)?;
-        let folder = self.folder(shelf, space);
-        let known = self.shelf(&folder)?;
-        let mut known = lock(&known);
-        known.remove(name);
-        destroy(&folder.join(name))?;
-        Ok(())
+        let known = self.shelf(&self.folder(shelf, space))?;
+        lock(&known).destroy_all_of(name)?;
+        // Also what somebody else is just destroying is gone when this returns.
+        settle(&known)
     }
 
     /// Destroys the blobs that were last stored before a moment; how many there were.
@@ -308,20 +257,23 @@ impl Blobs {
     }
 
     fn expire_shelf(&self, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
-        let known = self.shelf(folder)?;
-        // What is stored or named meanwhile waits; it is touched before its receipt is written.
-        let mut known = lock(&known);
-        let names: Vec<String> = known.by_age.values().cloned().collect();
+        let shelf = self.shelf(folder)?;
         let mut gone = 0;
-        for name in names {
-            let path = folder.join(&name);
-            let is_old = fs::metadata(&path).is_ok_and(|meta| meta.mtime() < before.as_second());
-            if is_old {
-                known.remove(&name);
-                destroy(&path)?;
-                gone += 1;
+        {
+            // What is stored or named meanwhile waits; it is touched before its receipt is written.
+            let mut known = lock(&shelf);
+            for name in known.names() {
+                let stored_at = match known.slot(&name) {
+                    Some(slot) => Some(slot.stored_at.div_euclid(1_000_000_000)),
+                    None => fs::metadata(folder.join(&name)).ok().map(|meta| meta.mtime()),
+                };
+                if stored_at.is_some_and(|second| second < before.as_second()) {
+                    known.destroy(&name)?;
+                    gone += 1;
+                }
             }
         }
+        settle(&shelf)?;
         Ok(gone)
     }
 
@@ -360,6 +312,15 @@ impl Blobs {
         self.root.join(shelf.folder()).join(&space[..32])
     }
 
+    /// What lies on a shelf, if there is one; unlike [`Blobs::shelf`], this makes none.
+    fn shelf_there(&self, folder: &Path) -> Result<Option<Arc<Mutex<Known>>>, BlobError> {
+        let known = lock(&self.shelves).get(folder).cloned();
+        if known.is_some() || !folder.is_dir() {
+            return Ok(known);
+        }
+        self.shelf(folder).map(Some)
+    }
+
     /// What lies on a shelf, read from the disk when it is first needed.
     fn shelf(&self, folder: &Path) -> Result<Arc<Mutex<Known>>, BlobError> {
         let mut shelves = lock(&self.shelves);
@@ -371,25 +332,17 @@ impl Blobs {
         for above in folder.ancestors().skip(1).take(3) {
             File::open(above)?.sync_all()?;
         }
-        let mut found = Vec::new();
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(DRAFT) {
-                fs::remove_file(entry.path())?;
-                continue;
-            }
-            if is_destroyed(&entry.path())? {
-                fs::remove_file(entry.path())?;
-                continue;
-            }
-            let meta = entry.metadata()?;
-            found.push(((meta.mtime(), meta.mtime_nsec()), name, meta.len()));
-        }
-        found.sort();
-        let mut known = Known::default();
-        for (_, name, bytes) in found {
-            known.add(&name, bytes);
+        let (slots, in_slots, free) = Slots::read_all(folder)?;
+        let names: HashSet<&str> = in_slots.iter().map(|found| found.name.as_str()).collect();
+        let mut left = left_in_files(folder, &names)?;
+        left.extend(in_slots.into_iter().map(|found| {
+            let stored_at = i128::from(found.slot.stored_at);
+            (stored_at, found.name, found.bytes, Place::Slot(found.slot))
+        }));
+        left.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
+        let mut known = Known::new(folder.to_owned(), slots, free);
+        for (_, name, bytes, place) in left {
+            known.add(&name, bytes, place);
             if bytes <= IN_PLACE_BYTES_MAX {
                 known.unproven.insert(name);
             }
@@ -398,6 +351,45 @@ impl Blobs {
         shelves.insert(folder.to_owned(), known.clone());
         Ok(known)
     }
+}
+
+/// What lies in files of a folder: when it was stored, in nanoseconds since 1970, its name, how long it is, and where. What is
+/// not whole goes, and so does what lies in a slot as well: two have stored the same at once, and then came a crash.
+fn left_in_files(
+    folder: &Path,
+    in_slots: &HashSet<&str>,
+) -> Result<Vec<(i128, String, u64, Place)>, BlobError> {
+    let mut left = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name == SLOTS {
+            continue;
+        }
+        if name.starts_with(DRAFT) || is_destroyed(&entry.path())? {
+            fs::remove_file(entry.path())?;
+        } else if in_slots.contains(name.as_str()) {
+            destroy(&entry.path())?;
+        } else {
+            let meta = entry.metadata()?;
+            let stored_at = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+            left.push((stored_at, name, meta.len(), Place::File));
+        }
+    }
+    Ok(left)
+}
+
+/// All that a reader has, if it is not too much to be held in memory at once.
+fn whole(mut reader: BlobReader) -> Result<Vec<u8>, BlobError> {
+    let (size, max) = (reader.bytes(), BLOB_WHOLE_BYTES_MAX);
+    if size > max {
+        return Err(BlobError::TooLarge { size, max });
+    }
+    let mut content = Vec::new();
+    while let Some(piece) = reader.piece()? {
+        content.extend_from_slice(&piece);
+    }
+    Ok(content)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -143,7 +143,7 @@ effectd_contracts::bounds! {
     JOURNAL_OPEN_MAX: Duration = 60_000, "store.journal_open_ms_max", 1_000 ..= 3_600_000;
     /// Full files of the journal that are kept open for reading.
     SEGMENT_FILES_OPEN_MAX: usize = 32, "store.segment_files_open_max", 1 ..= 1_024;
-    /// Most blobs on the shelf of one space: the directory stays quick to read.
+    /// Most blobs on the shelf of one space: what is there stays quick to read. However small, each takes 4 KiB of the disk.
     BLOBS_PER_SHELF_MAX: usize = 16_384, "store.blobs_per_shelf_max", 16 ..= 1_048_576;
     /// Room for what effects replaced, and as much for long outputs, in each space. What was stored longest ago goes first. What is
     /// being written, and what is just being put back, takes at most as much again each, until that is over.

@@ -1,16 +1,14 @@
 //! What must not go while somebody needs it: an undo keeps what it replaces, and that may be as much as the whole quota.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use effectd_contracts::SpaceId;
 
-use super::{BlobError, Blobs, Known, Shelf, check_name, lock, sealed_bytes, touch};
+use super::{BlobError, Blobs, Known, Shelf, check_name, lock, sealed_bytes, settle};
 
 /// Blobs that stay where they are until this is dropped.
 pub struct Pins {
     blobs: Arc<Blobs>,
-    folder: PathBuf,
     known: Arc<Mutex<Known>>,
     names: Vec<String>,
 }
@@ -29,26 +27,22 @@ impl Blobs {
         space: &SpaceId,
         names: impl IntoIterator<Item = &'n str>,
     ) -> Result<Pins, BlobError> {
-        let folder = self.folder(shelf, space);
-        let known = self.shelf(&folder)?;
         let mut pins = Pins {
             blobs: self.clone(),
-            folder,
-            known,
+            known: self.shelf(&self.folder(shelf, space))?,
             names: Vec::new(),
         };
         {
             let mut known = lock(&pins.known);
             for name in names {
                 check_name(name)?;
-                let Some((_, bytes)) = known.by_name.get(name).copied() else {
+                let Some(bytes) = known.by_name.get(name).map(|entry| entry.bytes) else {
                     continue;
                 };
                 // What all together pin is bounded, too: whoever comes late takes its chance, as if nothing could be pinned.
                 let fits = known.pinned.contains_key(name)
                     || known.pinned_bytes() + bytes <= sealed_bytes(self.quota_bytes);
-                if fits && touch(&pins.folder.join(name)).is_ok() {
-                    known.add(name, bytes);
+                if fits && known.renew(name) {
                     *known.pinned.entry(name.to_owned()).or_default() += 1;
                     pins.names.push(name.to_owned());
                 }
@@ -60,16 +54,20 @@ impl Blobs {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        let mut known = lock(&self.known);
-        for name in &self.names {
-            if let Some(count) = known.pinned.get_mut(name) {
-                *count -= 1;
-                if *count == 0 {
-                    known.pinned.remove(name);
+        {
+            let mut known = lock(&self.known);
+            for name in &self.names {
+                if let Some(count) = known.pinned.get_mut(name) {
+                    *count -= 1;
+                    if *count == 0 {
+                        known.pinned.remove(name);
+                    }
                 }
             }
+            // Only by what is too much now, not for something that comes. Best effort: whoever stores something next makes room,
+            // too.
+            let _ = self.blobs.keep_to_quota(&mut known);
         }
-        // Only by what is too much now, not for something that comes. Best effort: whoever stores something next makes room, too.
-        let _ = self.blobs.keep_to_quota(&mut known, &self.folder);
+        let _ = settle(&self.known);
     }
 }

@@ -1,7 +1,7 @@
 //! Blobs in pieces: whatever their length, no more than a chunk or two of them is in memory.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use effectd_contracts::{Digest, SpaceId};
 use sha2::{Digest as _, Sha256};
 
 use super::sealed::{CHUNK_BYTES, Chunks, HEAD_BYTES, SEALED_CHUNK_BYTES, content_bytes, sealed_bytes};
-use super::{BlobError, Blobs, Known, Shelf, check_name, context, draft_path, lock, touch};
+use super::{BlobError, Blobs, Known, Place, Shelf, check_name, context, draft_path, lock, settle};
 
 /// A blob that is being written. It has no name before all of it is on disk; dropped before that, nothing of it is left.
 pub struct BlobWriter {
@@ -68,17 +68,42 @@ impl Blobs {
     /// Opens a blob, to be read in pieces. Should it be destroyed meanwhile, whoever has it open still reads it.
     pub fn reader(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
         check_name(name)?;
-        let mut file = match File::open(self.folder(shelf, space).join(name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
-            file => file?,
+        let sealed = match self.shelf_there(&self.folder(shelf, space))? {
+            // Under the lock, and whole: later there may be something else in the slot.
+            Some(known) => lock(&known).sealed(name)?,
+            None => None,
         };
-        let length = file.metadata()?.len();
+        self.reader_of(shelf, space, name, sealed)
+    }
+
+    /// Of a blob that was read from its slot, or else lies in a file.
+    pub(super) fn reader_of(
+        &self,
+        shelf: Shelf,
+        space: &SpaceId,
+        name: &str,
+        sealed: Option<Vec<u8>>,
+    ) -> Result<BlobReader, BlobError> {
+        let (mut source, length) = match sealed {
+            Some(sealed) => {
+                let length = sealed.len() as u64;
+                (Source::Slot(Cursor::new(sealed)), length)
+            }
+            None => match File::open(self.folder(shelf, space).join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
+                file => {
+                    let file = file?;
+                    let length = file.metadata()?.len();
+                    (Source::File(file), length)
+                }
+            },
+        };
         let bytes = content_bytes(length).ok_or(BlobError::Damaged)?;
         let mut head = [0; HEAD_BYTES];
-        file.read_exact(&mut head)?;
+        source.read_exact(&mut head)?;
         Ok(BlobReader {
             chunks: Chunks::of(&self.cipher, &context(shelf, space, name), &head)?,
-            file,
+            source,
             bytes,
             left: length - HEAD_BYTES as u64,
             ended: false,
@@ -137,13 +162,10 @@ impl BlobWriter {
         let bytes = sealed_bytes(self.bytes);
         let mut known = lock(&self.known);
         self.blobs.prove(&mut known, self.shelf, &self.space, name)?;
-        if let Some((_, bytes)) = known.by_name.get(name).copied()
-            && touch(&self.folder.join(name)).is_ok()
-        {
-            known.add(name, bytes);
+        if known.renew(name) {
             return Ok(false);
         }
-        self.blobs.make_room(&mut known, &self.folder, bytes)?;
+        self.blobs.make_room(&mut known, bytes)?;
         known.coming += bytes;
         self.coming = bytes;
         Ok(true)
@@ -160,13 +182,14 @@ impl BlobWriter {
         if !self.make_room(&name)? {
             return Ok(name);
         }
+        settle(&self.known)?;
         let context = context(self.shelf, &self.space, &name);
         let head = self.chunks.head(&self.blobs.cipher, &context)?;
         self.file.write_all_at(&head, 0)?;
         self.file.sync_all()?;
         fs::rename(&self.draft, self.folder.join(&name))?;
         File::open(&self.folder)?.sync_all()?;
-        lock(&self.known).add(&name, sealed_bytes(self.bytes));
+        lock(&self.known).add(&name, sealed_bytes(self.bytes), Place::File);
         Ok(name)
     }
 }
@@ -181,9 +204,25 @@ impl Drop for BlobWriter {
     }
 }
 
+/// Where a blob is read from.
+enum Source {
+    File(File),
+    /// What lay in a slot, read already.
+    Slot(Cursor<Vec<u8>>),
+}
+
+impl Source {
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        match self {
+            Source::File(file) => file.read_exact(bytes),
+            Source::Slot(sealed) => sealed.read_exact(bytes),
+        }
+    }
+}
+
 /// A blob that is being read.
 pub struct BlobReader {
-    file: File,
+    source: Source,
     chunks: Chunks,
     bytes: u64,
     left: u64,
@@ -209,7 +248,7 @@ impl BlobReader {
             return Ok(None);
         }
         let mut sealed = vec![0; self.left.min(SEALED_CHUNK_BYTES as u64) as usize];
-        match self.file.read_exact(&mut sealed) {
+        match self.source.read_exact(&mut sealed) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(BlobError::Damaged),
             read => read?,
         }

@@ -6,6 +6,11 @@ use super::*;
 
 const CONTENT: &[u8] = b"the canary sings at dawn";
 
+/// Too long for a slot.
+fn long() -> Vec<u8> {
+    CONTENT.repeat(300)
+}
+
 fn space(name: &str) -> SpaceId {
     name.parse().unwrap()
 }
@@ -34,13 +39,14 @@ fn files(root: &Path) -> Vec<PathBuf> {
 #[test]
 fn what_is_stored_comes_back_also_after_a_restart_and_lies_sealed() {
     let folder = tempfile::tempdir().unwrap();
-    let id = name(CONTENT);
+    let content = long();
+    let id = name(&content);
     let first = blobs(folder.path(), 1 << 20);
     first
-        .put(Shelf::Preimages, &space("shared:h"), &id, CONTENT)
+        .put(Shelf::Preimages, &space("shared:h"), &id, &content)
         .unwrap();
     first
-        .put(Shelf::Preimages, &space("shared:h"), &id, CONTENT)
+        .put(Shelf::Preimages, &space("shared:h"), &id, &content)
         .unwrap();
     let on_disk = files(folder.path());
     assert_eq!(on_disk.len(), 1, "equal content is kept once");
@@ -49,7 +55,7 @@ fn what_is_stored_comes_back_also_after_a_restart_and_lies_sealed() {
     let again = blobs(folder.path(), 1 << 20);
     assert_eq!(
         again.get(Shelf::Preimages, &space("shared:h"), &id).unwrap(),
-        CONTENT
+        content
     );
     assert_eq!(
         again.bytes(Shelf::Preimages, &space("shared:h")).unwrap(),
@@ -63,10 +69,11 @@ fn what_is_stored_comes_back_also_after_a_restart_and_lies_sealed() {
 #[test]
 fn a_blob_that_was_changed_or_moved_does_not_open() {
     let folder = tempfile::tempdir().unwrap();
-    let id = name(CONTENT);
+    let content = long();
+    let id = name(&content);
     let blobs = blobs(folder.path(), 1 << 20);
     let home = space("shared:h");
-    blobs.put(Shelf::Preimages, &home, &id, CONTENT).unwrap();
+    blobs.put(Shelf::Preimages, &home, &id, &content).unwrap();
     let path = files(folder.path()).remove(0);
     let good = fs::read(&path).unwrap();
     for at in [0, MARK.len() + 3, good.len() - 1] {
@@ -135,9 +142,9 @@ fn the_quota_holds_and_the_oldest_go_first() {
 #[test]
 fn what_is_removed_cannot_be_read_by_anyone_who_kept_the_file_open() {
     let folder = tempfile::tempdir().unwrap();
-    let (home, id) = (space("shared:h"), name(CONTENT));
+    let (home, id, content) = (space("shared:h"), name(CONTENT), long());
     let blobs = blobs(folder.path(), 1 << 20);
-    blobs.put(Shelf::Preimages, &home, &id, CONTENT).unwrap();
+    blobs.put(Shelf::Preimages, &home, &id, &content).unwrap();
     let path = files(folder.path()).remove(0);
     let link = folder.path().join("kept");
     fs::hard_link(&path, &link).unwrap();
@@ -177,7 +184,7 @@ fn what_no_receipt_names_any_more_goes_with_them() {
         (1, Shelf::Artifacts),
         (2, Shelf::Preimages),
     ] {
-        blobs.put(shelf, &space, &name(n), &[n; 100]).unwrap();
+        blobs.put(shelf, &space, &name(n), &[n; 5_000]).unwrap();
     }
     // Two were last named in another year.
     for (n, shelf) in [(0, Shelf::Preimages), (1, Shelf::Artifacts)] {
@@ -199,9 +206,12 @@ fn what_no_receipt_names_any_more_goes_with_them() {
     assert!(!blobs.has(Shelf::Artifacts, &space, &name(1)));
     assert_eq!(
         blobs.get(Shelf::Preimages, &space, &name(2)).unwrap(),
-        vec![2; 100]
+        vec![2; 5_000]
     );
-    assert!(blobs.bytes(Shelf::Preimages, &space).unwrap() < 400);
+    assert_eq!(
+        blobs.bytes(Shelf::Preimages, &space).unwrap(),
+        sealed_bytes(5_000)
+    );
 }
 
 /// Content that is not the same anywhere.
@@ -242,7 +252,8 @@ fn what_comes_in_pieces_is_what_was_stored_whole_at_any_length() {
                 "{length}"
             );
         }
-        assert_eq!(files(folder.path()).len(), 2 * number + 1, "kept once");
+        let kept = files(&folder.path().join("artifacts"));
+        assert_eq!(kept.len(), number + 1, "kept once");
         blobs
             .put(Shelf::Preimages, &home, &name(&content), &content)
             .unwrap();
@@ -462,9 +473,10 @@ fn a_sweep_removes_drafts_of_every_space() {
 #[test]
 fn a_destruction_that_was_cut_off_is_ended_at_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
-    let (space, id, other) = (space("shared:h"), name(CONTENT), name(b"other"));
+    let (space, content, other) = (space("shared:h"), long(), name(b"other"));
+    let id = name(&content);
     let first = blobs(folder.path(), 1 << 20);
-    first.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    first.put(Shelf::Preimages, &space, &id, &content).unwrap();
     first.put(Shelf::Preimages, &space, &other, b"other").unwrap();
     // As if the process had died after the head was overwritten.
     let path = files(folder.path())
@@ -479,17 +491,18 @@ fn a_destruction_that_was_cut_off_is_ended_at_the_next_start() {
     assert!(!path.exists() && !again.has(Shelf::Preimages, &space, &id));
     assert!(!again.renew(Shelf::Preimages, &space, &id).unwrap());
     assert_eq!(again.bytes(Shelf::Preimages, &space).unwrap(), sealed_bytes(5));
-    again.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
-    assert_eq!(again.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+    again.put(Shelf::Preimages, &space, &id, &content).unwrap();
+    assert_eq!(again.get(Shelf::Preimages, &space, &id).unwrap(), content);
     assert_eq!(again.get(Shelf::Preimages, &space, &other).unwrap(), b"other");
 }
 
 #[test]
 fn what_was_cut_off_while_it_was_written_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
-    let (space, id, other) = (space("shared:h"), name(CONTENT), name(b"other"));
+    let (space, content, other) = (space("shared:h"), long(), name(b"other"));
+    let id = name(&content);
     let first = blobs(folder.path(), 1 << 20);
-    first.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    first.put(Shelf::Preimages, &space, &id, &content).unwrap();
     first.put(Shelf::Preimages, &space, &other, b"other").unwrap();
     let path = first.folder(Shelf::Preimages, &space).join(&id);
     let whole = fs::read(&path).unwrap();
@@ -500,14 +513,14 @@ fn what_was_cut_off_while_it_was_written_is_written_again() {
             if renewed {
                 assert!(!again.renew(Shelf::Preimages, &space, &id).unwrap(), "{length}");
             }
-            again.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+            again.put(Shelf::Preimages, &space, &id, &content).unwrap();
             assert_eq!(
                 again.get(Shelf::Preimages, &space, &id).unwrap(),
-                CONTENT,
+                content,
                 "{length}"
             );
             assert!(again.renew(Shelf::Preimages, &space, &other).unwrap());
-            let bytes = sealed_bytes(CONTENT.len() as u64) + sealed_bytes(5);
+            let bytes = sealed_bytes(content.len() as u64) + sealed_bytes(5);
             assert_eq!(again.bytes(Shelf::Preimages, &space).unwrap(), bytes, "{length}");
         }
     }
@@ -516,45 +529,44 @@ fn what_was_cut_off_while_it_was_written_is_written_again() {
 #[test]
 fn what_could_not_be_written_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
-    let (space, id) = (space("shared:h"), name(CONTENT));
+    let (space, id, content) = (space("shared:h"), name(CONTENT), long());
     let blobs = blobs(folder.path(), 1 << 20);
-    blobs.sweep().unwrap();
+    assert_eq!(blobs.bytes(Shelf::Preimages, &space), Ok(0));
     let place = blobs.folder(Shelf::Preimages, &space);
-    fs::create_dir_all(&place).unwrap();
     // As a full disk leaves it.
     fs::write(place.join(&id), b"").unwrap();
     assert!(!blobs.has(Shelf::Preimages, &space, &id));
-    blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    blobs.put(Shelf::Preimages, &space, &id, &content).unwrap();
     assert!(blobs.has(Shelf::Preimages, &space, &id));
-    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), content);
 }
 
 #[test]
 fn many_who_store_the_same_at_once_store_it_once() {
     let folder = tempfile::tempdir().unwrap();
-    let (space, id) = (space("shared:h"), name(CONTENT));
+    let (space, id, content) = (space("shared:h"), name(CONTENT), long());
     let blobs = blobs(folder.path(), 1 << 20);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap());
+            scope.spawn(|| blobs.put(Shelf::Preimages, &space, &id, &content).unwrap());
         }
     });
     assert_eq!(files(folder.path()).len(), 1);
-    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), content);
 }
 
 #[test]
 fn what_cannot_be_destroyed_is_no_longer_taken_for_a_blob() {
     let folder = tempfile::tempdir().unwrap();
-    let (space, id) = (space("shared:h"), name(CONTENT));
+    let (space, id, content) = (space("shared:h"), name(CONTENT), long());
     let blobs = blobs(folder.path(), 1 << 20);
-    blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
+    blobs.put(Shelf::Preimages, &space, &id, &content).unwrap();
     let path = files(folder.path()).remove(0);
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     blobs.remove(Shelf::Preimages, &space, &id).unwrap_err();
     fs::remove_dir(&path).unwrap();
     assert_eq!(blobs.bytes(Shelf::Preimages, &space).unwrap(), 0);
-    blobs.put(Shelf::Preimages, &space, &id, CONTENT).unwrap();
-    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), CONTENT);
+    blobs.put(Shelf::Preimages, &space, &id, &content).unwrap();
+    assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), content);
 }
