@@ -21,7 +21,7 @@ use crate::messages::Refusal;
 use crate::parts::Parts;
 use crate::reward::{Inputs, reward};
 use crate::streams::KeptArtifact;
-use crate::{disturbed, preimage, resources};
+use crate::{disturbed, preimage, resources, stage};
 
 /// A receipt, and all that is written with it.
 pub(crate) struct Captured {
@@ -316,11 +316,11 @@ fn shown(parts: &Parts, fields: &Map<String, Value>, public: impl Fn(&str) -> bo
             )
         }
     });
-    // Pruning keeps an object an object; were it otherwise, nothing is told.
-    prune_result(Value::Object(told.collect()))
-        .as_object()
-        .cloned()
-        .unwrap_or_default()
+    match prune_result(Value::Object(told.collect())) {
+        Value::Object(told) => told,
+        // Pruning keeps an object an object; were it otherwise, nothing is told.
+        Value::Array(_) | Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => Map::new(),
+    }
 }
 
 fn outputs(parts: &Parts, account: &Account<'_>) -> Map<String, Value> {
@@ -427,8 +427,7 @@ fn announced<T: serde::Serialize>(event: &Event<T>, receipt: &Receipt) -> NewEve
         time: event.time,
         trace_id: event.traceid.clone(),
         action_id: Some(receipt.action_id.clone()),
-        // Plain data with text keys, for which serde_json has no failure.
-        body: NewBody::Clear(serde_json::to_vec(event).unwrap_or_default()),
+        body: NewBody::Clear(stage::body(event)),
     }
 }
 

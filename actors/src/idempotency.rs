@@ -27,7 +27,7 @@ use crate::parts::Parts;
 use crate::pipeline::group;
 use crate::preimage;
 use crate::resources;
-use crate::stage::{PanicWatch, bounded, pass};
+use crate::stage::{PanicWatch, body, bounded, pass};
 
 /// The action is ours to do, and that is on disk.
 #[derive(Debug)]
@@ -443,7 +443,6 @@ pub(crate) fn sealed(event: &Event<DecisionData>, action: &ActionId) -> NewEvent
         time: event.time,
         trace_id: event.traceid.clone(),
         action_id: Some(action.clone()),
-        // Plain data with text keys, for which serde_json has no failure.
-        body: NewBody::Sealed(serde_json::to_vec(event).unwrap_or_default()),
+        body: NewBody::Sealed(body(event)),
     }
 }

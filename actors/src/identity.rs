@@ -21,7 +21,11 @@ use tokio::sync::{RwLock as Turns, RwLockReadGuard, RwLockWriteGuard};
 use zeroize::Zeroizing;
 
 /// One key that signs for a device.
-pub struct DeviceKey(SigningKey);
+pub struct DeviceKey {
+    key: SigningKey,
+    /// Its name, which every signature has.
+    id: String,
+}
 
 /// The keys of one device.
 pub struct Identity {
@@ -154,24 +158,32 @@ impl Identity {
 impl DeviceKey {
     /// From its secret part.
     pub fn new(seed: &[u8; 32]) -> Self {
-        Self(SigningKey::from_bytes(seed))
+        let key = SigningKey::from_bytes(seed);
+        let id = key_id(key.verifying_key().as_bytes());
+        Self { key, id }
     }
 
     /// Names the key: the beginning of the digest of its public part.
     pub fn key_id(&self) -> String {
-        key_id(self.0.verifying_key().as_bytes())
+        self.id.clone()
     }
 
     /// The public part, for whoever wants to check receipts.
     pub fn public_key(&self) -> [u8; 32] {
-        self.0.verifying_key().to_bytes()
+        self.key.verifying_key().to_bytes()
     }
 
     /// Signs the receipt: everything in it but the signature, in canonical form. Gives the canonical form of all of it.
     pub fn sign(&self, receipt: &mut Receipt) -> String {
         receipt.signature = None;
-        receipt.signature = Some(self.signature(&text_of(receipt)));
-        text_of(receipt)
+        let signed = canonical::Object::of(receipt).and_then(|bare| {
+            let signature = self.signature(bare.text());
+            let text = bare.with("signature", &signature)?;
+            receipt.signature = Some(signature);
+            Ok(text)
+        });
+        // As for `text_of`.
+        signed.unwrap_or_default()
     }
 
     /// Signs what was known later about a receipt.
@@ -214,7 +226,7 @@ impl DeviceKey {
         Signature {
             algorithm: "ed25519".to_owned(),
             key_id: self.key_id(),
-            value: hex(&self.0.sign(text.as_bytes()).to_bytes()),
+            value: hex(&self.key.sign(text.as_bytes()).to_bytes()),
         }
     }
 }

@@ -3,6 +3,8 @@
 use effectd_contracts::{Repeat, Seen, ToolId};
 use serde::{Deserialize, Serialize};
 
+use crate::stage::body;
+
 /// The intent of one action. It carries the tool's declaration of then: after an upgrade, an interrupted action is settled
 /// by the promise under which it was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,8 +25,7 @@ pub struct Intent {
 impl Intent {
     /// The bytes that are stored.
     pub fn to_bytes(&self) -> Vec<u8> {
-        // Plain data with text keys, for which serde_json has no failure.
-        serde_json::to_vec(self).unwrap_or_default()
+        body(self)
     }
 
     /// Reads stored bytes; `None` if another version wrote something else, which is then a person's business.

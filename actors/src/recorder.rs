@@ -366,10 +366,9 @@ impl Recorder {
         } else {
             "unknown"
         };
-        let outcome = serde_json::to_value(receipt.outcome).unwrap_or_default();
         metrics
             .actions
-            .with_label_values(&[tool, outcome.as_str().unwrap_or("unknown")])
+            .with_label_values(&[tool, receipt.outcome.as_str()])
             .inc();
         let seconds = |time: Millis| Duration::from_micros(time.micros()).as_secs_f64();
         let timing = &receipt.timing;

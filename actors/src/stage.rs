@@ -11,6 +11,7 @@ use ractor::factory::queues::DefaultQueue;
 use ractor::factory::routing::QueuerRouting;
 use ractor::factory::{Factory, FactoryArguments, FactoryRef, Worker, worker_builder};
 use ractor::{Actor, ActorCell, Message, SpawnErr};
+use serde::Serialize;
 
 use crate::action::Stalled;
 use crate::parts::Parts;
@@ -42,6 +43,19 @@ where
 pub(crate) fn pass<M: Message>(next: &FactoryRef<(), M>, work: M) {
     if next.dispatch((), work).is_err() {
         tracing::warn!("a stage has stopped; the action stays on the bus");
+    }
+}
+
+/// Room that is made for what goes to the Store before it is written: most of it is shorter.
+const BODY_BYTES_AT_ONCE: usize = 1 << 10;
+
+/// Plain data with text keys, as the Store takes it.
+pub(crate) fn body(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(BODY_BYTES_AT_ONCE);
+    // For such data serde_json has no failure.
+    match serde_json::to_writer(&mut bytes, value) {
+        Ok(()) => bytes,
+        Err(_) => Vec::new(),
     }
 }
 

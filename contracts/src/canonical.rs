@@ -3,16 +3,23 @@
 //! Integers beyond 2^53, which the RFC leaves out, keep all their digits: two different numbers must never share a
 //! digest.
 
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
-use writer::Writer;
+use writer::{Page, Writer};
 
 use crate::digest::Digest;
 
+mod name;
 mod writer;
 
 /// Room that is made for a text before it is written: most are shorter.
 const TEXT_BYTES_AT_ONCE: usize = 512;
+
+/// The same for what gets a signature.
+const OBJECT_BYTES_AT_ONCE: usize = 4 << 10;
 
 /// The canonical text of a value.
 pub fn to_string(value: &Value) -> String {
@@ -22,9 +29,57 @@ pub fn to_string(value: &Value) -> String {
 
 /// The canonical text of anything that serialises.
 pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    let mut out = String::with_capacity(TEXT_BYTES_AT_ONCE);
-    value.serialize(Writer { out: &mut out })?;
-    Ok(out)
+    let mut page = Page::with_room(TEXT_BYTES_AT_ONCE);
+    value.serialize(Writer { page: &mut page })?;
+    Ok(page.text)
+}
+
+/// The canonical text of an object that gets one more member when its text is known, such as a signature over it. Writing all
+/// of it again would cost as much as the first time.
+pub struct Object(Page);
+
+impl Object {
+    /// Of anything that serialises as an object, and has not that member yet.
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        let mut page = Page::with_room(OBJECT_BYTES_AT_ONCE);
+        value.serialize(Writer { page: &mut page })?;
+        if !page.text.starts_with('{') {
+            return Err(serde::ser::Error::custom("only an object has members"));
+        }
+        Ok(Self(page))
+    }
+
+    /// Its text without that member.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// Its text with it.
+    pub fn with<T: Serialize + ?Sized>(self, name: &str, value: &T) -> Result<String, serde_json::Error> {
+        let Object(mut page) = self;
+        let before = page
+            .members
+            .partition_point(|member| page.compare(member, name) == Ordering::Less);
+        let next = page.members.get(before).map(|member| member.begin);
+        let mut more = String::with_capacity(TEXT_BYTES_AT_ONCE);
+        if next.is_none() && before > 0 {
+            more.push(',');
+        }
+        write_text(name, &mut more);
+        more.push(':');
+        more.push_str(&of(value)?);
+        if next.is_some() {
+            more.push(',');
+        }
+        page.text.insert_str(next.unwrap_or(page.text.len() - 1), &more);
+        Ok(page.text)
+    }
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
 }
 
 /// The digest of the canonical text of a value, or of the members of one.
@@ -44,10 +99,29 @@ fn write_float(float: f64, out: &mut String) {
         out.push('0');
         return;
     }
-    if float < 0.0 {
+    // serde_json breaks ties to even, as the RFC wants; the standard library does not.
+    let Some(number) = serde_json::Number::from_f64(float) else {
+        return;
+    };
+    let begin = out.len();
+    // Writing to a text has no failure.
+    let _ = write!(out, "{number}");
+    if out[begin..].contains('e') {
+        let digits = out.split_off(begin);
+        return write_far(&digits, out);
+    }
+    // Without an exponent both write the same, but for whole numbers.
+    if out.ends_with(".0") {
+        out.truncate(out.len() - 2);
+    }
+}
+
+/// A double far from one, as ECMAScript prints it, from the same digits with an exponent.
+fn write_far(text: &str, out: &mut String) {
+    if text.starts_with('-') {
         out.push('-');
     }
-    let (digits, point) = shortest_digits(float.abs());
+    let (digits, point) = digits_of(text.trim_start_matches('-'));
     let count = i32::try_from(digits.len()).unwrap_or(i32::MAX);
     let zeros = |n: i32| "0".repeat(usize::try_from(n).unwrap_or(0));
     if count <= point && point <= 21 {
@@ -74,13 +148,9 @@ fn write_float(float: f64, out: &mut String) {
     }
 }
 
-/// The shortest digits of a positive double and where its point stands among them. serde_json breaks ties to even, as
-/// the RFC wants; the standard library does not.
-fn shortest_digits(float: f64) -> (String, i32) {
-    let text = serde_json::Number::from_f64(float)
-        .map(|number| number.to_string())
-        .unwrap_or_default();
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));
+/// The digits of a positive double and where its point stands among them.
+fn digits_of(text: &str) -> (String, i32) {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let all = format!("{whole}{fraction}");
@@ -90,32 +160,43 @@ fn shortest_digits(float: f64) -> (String, i32) {
     (significant.trim_end_matches('0').to_owned(), point)
 }
 
+/// Bytes that are looked at together.
+const PIECE_BYTES: usize = 16;
+
+/// How many bytes from the beginning are written as they are.
+fn plain_bytes(bytes: &[u8]) -> usize {
+    let is_plain = |&byte: &u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    // Pieces are looked at whole, for which processors have instructions; most texts have nothing to stop at.
+    let pieces = bytes.chunks_exact(PIECE_BYTES);
+    let whole = pieces
+        .take_while(|piece| piece.iter().fold(true, |all, byte| all & is_plain(byte)))
+        .count();
+    let begin = whole * PIECE_BYTES;
+    begin + bytes[begin..].iter().take_while(|byte| is_plain(byte)).count()
+}
+
 fn write_text(text: &str, out: &mut String) {
     out.push('"');
-    // What needs an escape is ASCII, so a text can be cut there; most texts need none and go over whole.
-    let mut plain = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        let escape: &str = match byte {
-            b'"' => "\\\"",
-            b'\\' => "\\\\",
-            0x08 => "\\b",
-            b'\t' => "\\t",
-            b'\n' => "\\n",
-            0x0c => "\\f",
-            b'\r' => "\\r",
-            0..0x20 => {
-                out.push_str(&text[plain..at]);
-                out.push_str(&format!("\\u{byte:04x}"));
-                plain = at + 1;
-                continue;
-            }
-            _ => continue,
+    let mut rest = text;
+    loop {
+        // What needs an escape is ASCII, so a text can be cut there; most texts need none and go over whole.
+        let (plain, from) = rest.split_at(plain_bytes(rest.as_bytes()));
+        out.push_str(plain);
+        let Some(byte) = from.bytes().next() else {
+            break;
         };
-        out.push_str(&text[plain..at]);
-        out.push_str(escape);
-        plain = at + 1;
+        match byte {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            0x08 => out.push_str("\\b"),
+            b'\t' => out.push_str("\\t"),
+            b'\n' => out.push_str("\\n"),
+            0x0c => out.push_str("\\f"),
+            b'\r' => out.push_str("\\r"),
+            other => out.push_str(&format!("\\u{other:04x}")),
+        }
+        rest = &from[1..];
     }
-    out.push_str(&text[plain..]);
     out.push('"');
 }
 
@@ -293,7 +374,64 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_member_that_comes_later_is_where_it_would_have_been() {
+        let later = serde_json::json!({ "b": [1, "x"], "a": 0.5 });
+        let mut others = ["a", "m\"n", "m\u{1f600}", "m\u{fb33}", "z"]
+            .map(|name| (name, serde_json::json!({ "n": name })));
+        others.reverse();
+        for name in ["", "B", "b", "m", "m\"o", "m\u{1f601}", "zz", "\u{fb34}"] {
+            for count in 0..=others.len() {
+                let mut members: Map<String, Value> = others[..count]
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                    .collect();
+                let bare = Object::of(&members).unwrap();
+                assert_eq!(bare.text(), of(&members).unwrap());
+                members.insert(name.to_owned(), later.clone());
+                assert_eq!(bare.with(name, &later).unwrap(), of(&members).unwrap());
+            }
+        }
+        assert!(Object::of("text").is_err());
+        let variant = Object::of(&serde_json::json!({ "inner": { "z": 1, "a": 2 } })).unwrap();
+        assert_eq!(variant.with("a", &0).unwrap(), r#"{"a":0,"inner":{"a":2,"z":1}}"#);
+    }
+
+    #[test]
+    fn escapes_are_found_wherever_they_stand() {
+        for at in 0..3 * PIECE_BYTES {
+            for odd in ['"', '\\', '\u{1}', '\n', '\u{1f}'] {
+                let text = format!(
+                    "{}{odd}{}",
+                    "é".repeat(at / 2) + &"x".repeat(at % 2),
+                    "y".repeat(40 - at / 2)
+                );
+                assert_eq!(of(&text).unwrap(), serde_json::to_string(&text).unwrap());
+            }
+        }
+    }
+
     proptest::proptest! {
+        #[test]
+        fn doubles_near_one_are_printed_as_those_far_from_it(float in proptest::num::f64::NORMAL | proptest::num::f64::SUBNORMAL) {
+            let (mut text, mut far) = (String::new(), String::new());
+            write_float(float, &mut text);
+            write_far(&serde_json::to_string(&float).unwrap(), &mut far);
+            proptest::prop_assert_eq!(text, far);
+        }
+
+        #[test]
+        fn doubles_of_everyday_are_printed_as_those_far_from_one(whole in -2_000_000_000_i64..2_000_000_000, by in 0_i32..12) {
+            let float = whole as f64 / 10_f64.powi(by);
+            let (mut text, mut far) = (String::new(), String::new());
+            write_float(float, &mut text);
+            match whole {
+                0 => far.push('0'),
+                _ => write_far(&serde_json::to_string(&float).unwrap(), &mut far),
+            }
+            proptest::prop_assert_eq!(text, far);
+        }
+
         #[test]
         fn canonical_text_reads_back_as_the_same_text(text in "\\PC{0,40}", float in proptest::num::f64::NORMAL) {
             let value = serde_json::json!({ "t": text, "f": float });

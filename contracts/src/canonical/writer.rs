@@ -1,46 +1,91 @@
 //! Writes a value canonically while it is being serialised: no tree of it is made, and each text is copied once or twice.
 //!
 //! The members of an object are written as they come. If that was not their order, they are put into it at the object's end.
+//! Their names are read where they were written, so that a member costs no memory of its own.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::{Display, Write};
-use std::ops::Range;
 
 use serde::Serialize;
-use serde::ser::{self, Error as _, Impossible};
+use serde::ser::{self, Error as _};
 use serde_json::Error;
 
+use super::name::Name;
 use super::{write_float, write_text};
 
-/// Most members for which room is made before they come.
-const MEMBERS_AT_ONCE: usize = 64;
+/// What is written on.
+#[derive(Default)]
+pub(super) struct Page {
+    pub(super) text: String,
+    /// The members of all objects under way, those of the innermost one last. At the end, those of the value itself are left.
+    pub(super) members: Vec<Member>,
+    /// Where members are while they are put in order.
+    aside: String,
+}
+
+/// Where a member is in the text.
+#[derive(Clone, Copy)]
+pub(super) struct Member {
+    pub(super) begin: usize,
+    /// Behind its name.
+    colon: usize,
+    end: usize,
+    /// Whether the name is written as it is.
+    is_plain: bool,
+}
+
+impl Member {
+    /// Its name, from a text that begins at `from`.
+    fn name<'a>(&self, text: &'a str, from: usize) -> Cow<'a, str> {
+        let quoted = &text[self.begin - from..self.colon - from];
+        if self.is_plain {
+            return Cow::Borrowed(&quoted[1..quoted.len() - 1]);
+        }
+        // It was written here, so it can be read.
+        Cow::Owned(serde_json::from_str(quoted).unwrap_or_default())
+    }
+}
+
+impl Page {
+    pub(super) fn with_room(bytes: usize) -> Self {
+        Self {
+            text: String::with_capacity(bytes),
+            ..Self::default()
+        }
+    }
+
+    /// How a member's name compares to this one.
+    pub(super) fn compare(&self, member: &Member, name: &str) -> Ordering {
+        order(&member.name(&self.text, 0), name)
+    }
+}
 
 /// Where a value is written to.
 pub(super) struct Writer<'a> {
-    pub(super) out: &'a mut String,
+    pub(super) page: &'a mut Page,
 }
 
 impl<'a> Writer<'a> {
     fn shown(self, value: impl Display) -> Result<(), Error> {
-        write!(self.out, "{value}").map_err(Error::custom)
+        write!(self.page.text, "{value}").map_err(Error::custom)
     }
 
     fn items(self) -> Items<'a> {
-        self.out.push('[');
+        self.page.text.push('[');
         Items {
-            out: self.out,
+            page: self.page,
             is_first: true,
             end: "]",
         }
     }
 
-    fn members(self, likely: usize) -> Members<'a> {
-        self.out.push('{');
+    fn members(self) -> Members<'a> {
+        self.page.text.push('{');
         Members {
-            begin: self.out.len(),
-            out: self.out,
-            found: Vec::with_capacity(likely.min(MEMBERS_AT_ONCE)),
+            begin: self.page.text.len(),
+            first: self.page.members.len(),
+            page: self.page,
             in_order: true,
             name: None,
             end: "}",
@@ -49,9 +94,9 @@ impl<'a> Writer<'a> {
 
     /// An object with one member, whose value is still to be written.
     fn variant(self, name: &str) -> Self {
-        self.out.push('{');
-        write_text(name, self.out);
-        self.out.push(':');
+        self.page.text.push('{');
+        write_text(name, &mut self.page.text);
+        self.page.text.push(':');
         self
     }
 }
@@ -68,7 +113,7 @@ impl<'a> ser::Serializer for Writer<'a> {
     type SerializeStructVariant = Members<'a>;
 
     fn serialize_bool(self, value: bool) -> Result<(), Error> {
-        self.out.push_str(if value { "true" } else { "false" });
+        self.page.text.push_str(if value { "true" } else { "false" });
         Ok(())
     }
 
@@ -110,8 +155,8 @@ impl<'a> ser::Serializer for Writer<'a> {
 
     fn serialize_f64(self, value: f64) -> Result<(), Error> {
         match value.is_finite() {
-            true => write_float(value, self.out),
-            false => self.out.push_str("null"),
+            true => write_float(value, &mut self.page.text),
+            false => self.page.text.push_str("null"),
         }
         Ok(())
     }
@@ -121,7 +166,7 @@ impl<'a> ser::Serializer for Writer<'a> {
     }
 
     fn serialize_str(self, value: &str) -> Result<(), Error> {
-        write_text(value, self.out);
+        write_text(value, &mut self.page.text);
         Ok(())
     }
 
@@ -138,7 +183,7 @@ impl<'a> ser::Serializer for Writer<'a> {
     }
 
     fn serialize_unit(self) -> Result<(), Error> {
-        self.out.push_str("null");
+        self.page.text.push_str("null");
         Ok(())
     }
 
@@ -165,9 +210,9 @@ impl<'a> ser::Serializer for Writer<'a> {
         variant: &'static str,
         value: &T,
     ) -> Result<(), Error> {
-        let Writer { out } = self.variant(variant);
-        value.serialize(Writer { out })?;
-        out.push('}');
+        let Writer { page } = self.variant(variant);
+        value.serialize(Writer { page })?;
+        page.text.push('}');
         Ok(())
     }
 
@@ -195,12 +240,12 @@ impl<'a> ser::Serializer for Writer<'a> {
         Ok(items)
     }
 
-    fn serialize_map(self, count: Option<usize>) -> Result<Members<'a>, Error> {
-        Ok(self.members(count.unwrap_or(0)))
+    fn serialize_map(self, _: Option<usize>) -> Result<Members<'a>, Error> {
+        Ok(self.members())
     }
 
-    fn serialize_struct(self, _: &'static str, count: usize) -> Result<Members<'a>, Error> {
-        Ok(self.members(count))
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Members<'a>, Error> {
+        Ok(self.members())
     }
 
     fn serialize_struct_variant(
@@ -208,9 +253,9 @@ impl<'a> ser::Serializer for Writer<'a> {
         _: &'static str,
         _: u32,
         variant: &'static str,
-        count: usize,
+        _: usize,
     ) -> Result<Members<'a>, Error> {
-        let mut members = self.variant(variant).members(count);
+        let mut members = self.variant(variant).members();
         members.end = "}}";
         Ok(members)
     }
@@ -218,7 +263,7 @@ impl<'a> ser::Serializer for Writer<'a> {
 
 /// An array under way.
 pub(super) struct Items<'a> {
-    out: &'a mut String,
+    page: &'a mut Page,
     is_first: bool,
     end: &'static str,
 }
@@ -226,77 +271,122 @@ pub(super) struct Items<'a> {
 impl Items<'_> {
     fn item(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
         if !std::mem::take(&mut self.is_first) {
-            self.out.push(',');
+            self.page.text.push(',');
         }
-        value.serialize(Writer { out: self.out })
+        value.serialize(Writer { page: self.page })
     }
 
     fn over(self) -> Result<(), Error> {
-        self.out.push_str(self.end);
+        self.page.text.push_str(self.end);
         Ok(())
     }
 }
 
 /// An object under way.
 pub(super) struct Members<'a> {
-    out: &'a mut String,
+    page: &'a mut Page,
     /// Where its first member begins.
     begin: usize,
-    /// Each member's name, and where all of it is.
-    found: Vec<(Cow<'static, str>, Range<usize>)>,
+    /// Its first member among those of the page.
+    first: usize,
     in_order: bool,
-    /// The name for which a value is to come.
-    name: Option<String>,
+    /// A member of which only the name is written yet.
+    name: Option<Member>,
     end: &'static str,
 }
 
 impl Members<'_> {
-    fn member(&mut self, name: Cow<'static, str>, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
-        if let Some((last, _)) = self.found.last() {
-            self.out.push(',');
-            self.in_order &= order(last, &name) == Ordering::Less;
+    /// Writes a member's name. What it is written by says how many bytes it has.
+    fn named(&mut self, write: impl FnOnce(&mut String) -> Result<usize, Error>) -> Result<Member, Error> {
+        let text = &mut self.page.text;
+        let last = self.page.members[self.first..].last();
+        if last.is_some() {
+            text.push(',');
         }
-        let begin = self.out.len();
-        write_text(&name, self.out);
-        self.out.push(':');
-        value.serialize(Writer { out: self.out })?;
-        self.found.push((name, begin..self.out.len()));
+        let begin = text.len();
+        let bytes = write(text)?;
+        let colon = text.len();
+        text.push(':');
+        let member = Member {
+            begin,
+            colon,
+            end: colon,
+            is_plain: colon - begin == bytes + 2,
+        };
+        if let Some(last) = last {
+            self.in_order &= order(&last.name(text, 0), &member.name(text, 0)) == Ordering::Less;
+        }
+        Ok(member)
+    }
+
+    fn valued(&mut self, mut member: Member, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
+        value.serialize(Writer { page: self.page })?;
+        member.end = self.page.text.len();
+        self.page.members.push(member);
         Ok(())
+    }
+
+    fn member(&mut self, name: &'static str, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
+        let member = self.named(|out| {
+            write_text(name, out);
+            Ok(name.len())
+        })?;
+        self.valued(member, value)
     }
 
     fn over(mut self) -> Result<(), Error> {
         if !self.in_order {
             self.put_in_order();
         }
-        self.out.push_str(self.end);
+        self.page.text.push_str(self.end);
+        // Only the value itself begins with the text.
+        if self.begin > 1 {
+            self.page.members.truncate(self.first);
+        }
         Ok(())
     }
 
     /// Of members with the same name the last one counts, as it does for a value.
     fn put_in_order(&mut self) {
-        let written = self.out.split_off(self.begin);
+        let (begin, first) = (self.begin, self.first);
+        let Page { text, members, aside } = &mut *self.page;
+        aside.clear();
+        aside.push_str(&text[begin..]);
+        text.truncate(begin);
         // The sort keeps the order of what is equal.
-        self.found.sort_by(|(a, _), (b, _)| order(a, b));
-        let mut members = self.found.iter().peekable();
-        while let Some((name, place)) = members.next() {
-            if members.peek().is_some_and(|(next, _)| next == name) {
+        members[first..].sort_by(|a, b| order(&a.name(aside, begin), &b.name(aside, begin)));
+        let mut kept = first;
+        for place in first..members.len() {
+            let member = members[place];
+            let next = members.get(place + 1);
+            if next.is_some_and(|next| next.name(aside, begin) == member.name(aside, begin)) {
                 continue;
             }
-            if self.out.len() > self.begin {
-                self.out.push(',');
+            if kept > first {
+                text.push(',');
             }
-            self.out
-                .push_str(&written[place.start - self.begin..place.end - self.begin]);
+            let moved = |at: usize| at - member.begin + text.len();
+            members[kept] = Member {
+                begin: moved(member.begin),
+                colon: moved(member.colon),
+                end: moved(member.end),
+                ..member
+            };
+            text.push_str(&aside[member.begin - begin..member.end - begin]);
+            kept += 1;
         }
+        members.truncate(kept);
     }
 }
 
-/// The order of UTF-16, which is that of bytes as long as there is nothing but ASCII.
+/// The order of UTF-16, which is that of the bytes of UTF-8 but for one thing: what UTF-16 writes in two halves comes before
+/// U+E000 and what follows it.
 fn order(a: &str, b: &str) -> Ordering {
-    if a.is_ascii() && b.is_ascii() {
-        a.cmp(b)
-    } else {
-        a.encode_utf16().cmp(b.encode_utf16())
+    let differ = a.bytes().zip(b.bytes()).find(|(a, b)| a != b);
+    match differ {
+        None => a.len().cmp(&b.len()),
+        Some((a @ 0xee..0xf0, b @ 0xf0..) | (a @ 0xf0.., b @ 0xee..0xf0)) => b.cmp(&a),
+        Some((a, b)) => a.cmp(&b),
     }
 }
 
@@ -357,7 +447,7 @@ impl ser::SerializeStruct for Members<'_> {
     type Error = Error;
 
     fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Error> {
-        self.member(Cow::Borrowed(name), value)
+        self.member(name, value)
     }
 
     fn end(self) -> Result<(), Error> {
@@ -370,7 +460,7 @@ impl ser::SerializeStructVariant for Members<'_> {
     type Error = Error;
 
     fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Error> {
-        self.member(Cow::Borrowed(name), value)
+        self.member(name, value)
     }
 
     fn end(self) -> Result<(), Error> {
@@ -383,14 +473,14 @@ impl ser::SerializeMap for Members<'_> {
     type Error = Error;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, name: &T) -> Result<(), Error> {
-        self.name = Some(name.serialize(Name)?);
+        self.name = Some(self.named(|out| name.serialize(Name { out }))?);
         Ok(())
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
         let name = self.name.take();
         let name = name.ok_or_else(|| Error::custom("a value came without its name"))?;
-        self.member(Cow::Owned(name), value)
+        self.valued(name, value)
     }
 
     fn end(self) -> Result<(), Error> {
@@ -398,155 +488,15 @@ impl ser::SerializeMap for Members<'_> {
     }
 }
 
-/// A member's name: a text, or what has an obvious one.
-struct Name;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn no_name<T>() -> Result<T, Error> {
-    Err(Error::custom("a member's name must be a text"))
-}
-
-impl ser::Serializer for Name {
-    type Ok = String;
-    type Error = Error;
-    type SerializeSeq = Impossible<String, Error>;
-    type SerializeTuple = Impossible<String, Error>;
-    type SerializeTupleStruct = Impossible<String, Error>;
-    type SerializeTupleVariant = Impossible<String, Error>;
-    type SerializeMap = Impossible<String, Error>;
-    type SerializeStruct = Impossible<String, Error>;
-    type SerializeStructVariant = Impossible<String, Error>;
-
-    fn serialize_str(self, value: &str) -> Result<String, Error> {
-        Ok(value.to_owned())
-    }
-
-    fn serialize_char(self, value: char) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_bool(self, value: bool) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_i8(self, value: i8) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_i16(self, value: i16) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_i32(self, value: i32) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_i64(self, value: i64) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_u8(self, value: u8) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_u16(self, value: u16) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_u32(self, value: u32) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_u64(self, value: u64) -> Result<String, Error> {
-        Ok(value.to_string())
-    }
-
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<String, Error> {
-        Ok(variant.to_owned())
-    }
-
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        value: &T,
-    ) -> Result<String, Error> {
-        value.serialize(self)
-    }
-
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<String, Error> {
-        value.serialize(self)
-    }
-
-    fn serialize_f32(self, _: f32) -> Result<String, Error> {
-        no_name()
-    }
-
-    fn serialize_f64(self, _: f64) -> Result<String, Error> {
-        no_name()
-    }
-
-    fn serialize_bytes(self, _: &[u8]) -> Result<String, Error> {
-        no_name()
-    }
-
-    fn serialize_none(self) -> Result<String, Error> {
-        no_name()
-    }
-
-    fn serialize_unit(self) -> Result<String, Error> {
-        no_name()
-    }
-
-    fn serialize_unit_struct(self, _: &'static str) -> Result<String, Error> {
-        no_name()
-    }
-
-    fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: &T,
-    ) -> Result<String, Error> {
-        no_name()
-    }
-
-    fn serialize_seq(self, _: Option<usize>) -> Result<Self::SerializeSeq, Error> {
-        no_name()
-    }
-
-    fn serialize_tuple(self, _: usize) -> Result<Self::SerializeTuple, Error> {
-        no_name()
-    }
-
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeTupleStruct, Error> {
-        no_name()
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeTupleVariant, Error> {
-        no_name()
-    }
-
-    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, Error> {
-        no_name()
-    }
-
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeStruct, Error> {
-        no_name()
-    }
-
-    fn serialize_struct_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeStructVariant, Error> {
-        no_name()
+    proptest::proptest! {
+        #[test]
+        fn names_are_in_the_order_of_utf16(a in "[a\u{7f}é\u{d7ff}\u{e000}\u{ffff}\u{10000}\u{10ffff}]{0,4}",
+                                           b in "[a\u{7f}é\u{d7ff}\u{e000}\u{ffff}\u{10000}\u{10ffff}]{0,4}") {
+            proptest::prop_assert_eq!(order(&a, &b), a.encode_utf16().cmp(b.encode_utf16()));
+        }
     }
 }
