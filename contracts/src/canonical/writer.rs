@@ -33,6 +33,8 @@ pub(super) struct Member {
     end: usize,
     /// Whether the name is written as it is.
     is_plain: bool,
+    /// The first bytes of the name, which is mostly enough to compare it.
+    head: u64,
 }
 
 impl Member {
@@ -45,6 +47,12 @@ impl Member {
         // It was written here, so it can be read.
         Cow::Owned(serde_json::from_str(quoted).unwrap_or_default())
     }
+}
+
+/// The order of two members of a text that begins at `from`.
+fn compare(a: &Member, b: &Member, text: &str, from: usize) -> Ordering {
+    let all = || order(&a.name(text, from), &b.name(text, from));
+    a.head.cmp(&b.head).then_with(all)
 }
 
 impl Page {
@@ -307,14 +315,16 @@ impl Members<'_> {
         let bytes = write(text)?;
         let colon = text.len();
         text.push(':');
-        let member = Member {
+        let mut member = Member {
             begin,
             colon,
             end: colon,
             is_plain: colon - begin == bytes + 2,
+            head: 0,
         };
+        member.head = head(&member.name(text, 0));
         if let Some(last) = last {
-            self.in_order &= order(&last.name(text, 0), &member.name(text, 0)) == Ordering::Less;
+            self.in_order &= compare(last, &member, text, 0) == Ordering::Less;
         }
         Ok(member)
     }
@@ -354,12 +364,12 @@ impl Members<'_> {
         aside.push_str(&text[begin..]);
         text.truncate(begin);
         // The sort keeps the order of what is equal.
-        members[first..].sort_by(|a, b| order(&a.name(aside, begin), &b.name(aside, begin)));
+        members[first..].sort_by(|a, b| compare(a, b, aside, begin));
         let mut kept = first;
         for place in first..members.len() {
             let member = members[place];
             let next = members.get(place + 1);
-            if next.is_some_and(|next| next.name(aside, begin) == member.name(aside, begin)) {
+            if next.is_some_and(|next| compare(&member, next, aside, begin) == Ordering::Equal) {
                 continue;
             }
             if kept > first {
@@ -379,14 +389,26 @@ impl Members<'_> {
     }
 }
 
-/// The order of UTF-16, which is that of the bytes of UTF-8 but for one thing: what UTF-16 writes in two halves comes before
-/// U+E000 and what follows it.
+/// The order of UTF-16.
 fn order(a: &str, b: &str) -> Ordering {
-    let differ = a.bytes().zip(b.bytes()).find(|(a, b)| a != b);
-    match differ {
-        None => a.len().cmp(&b.len()),
-        Some((a @ 0xee..0xf0, b @ 0xf0..) | (a @ 0xf0.., b @ 0xee..0xf0)) => b.cmp(&a),
-        Some((a, b)) => a.cmp(&b),
+    a.bytes().map(rank).cmp(b.bytes().map(rank))
+}
+
+/// Where the first bytes of a name stand in that order. Names of which they are the same may still differ.
+fn head(name: &str) -> u64 {
+    let mut head = [0; 8];
+    for (place, byte) in head.iter_mut().zip(name.bytes()) {
+        *place = rank(byte);
+    }
+    u64::from_be_bytes(head)
+}
+
+/// The order of UTF-16 is that of the bytes of UTF-8 but for one thing: what UTF-16 writes in two halves, and UTF-8 with a
+/// first byte from 0xf0 to 0xf4, comes before U+E000 to U+FFFF.
+fn rank(byte: u8) -> u8 {
+    match byte {
+        0xee | 0xef => byte + 0x10,
+        other => other,
     }
 }
 
@@ -496,7 +518,10 @@ mod tests {
         #[test]
         fn names_are_in_the_order_of_utf16(a in "[a\u{7f}é\u{d7ff}\u{e000}\u{ffff}\u{10000}\u{10ffff}]{0,4}",
                                            b in "[a\u{7f}é\u{d7ff}\u{e000}\u{ffff}\u{10000}\u{10ffff}]{0,4}") {
-            proptest::prop_assert_eq!(order(&a, &b), a.encode_utf16().cmp(b.encode_utf16()));
+            let expected = a.encode_utf16().cmp(b.encode_utf16());
+            proptest::prop_assert_eq!(order(&a, &b), expected);
+            let by_head = head(&a).cmp(&head(&b));
+            proptest::prop_assert!(by_head == expected || by_head == Ordering::Equal);
         }
     }
 }
