@@ -14,7 +14,10 @@
 //! | 16..20 | count of blocks |
 //! | 20..24 | CRC-32 of the table and of bytes 0..20 |
 //!
-//! A crash leaves at most one unfinished block, at the end of the last file. It was answered to nobody and is cut off
+//! Behind the blocks of the last file lie zeros: it is paved ahead for small blocks, since a sync of bytes that lay in the file
+//! before costs a quarter of one that makes the file longer, for which the file system has to write its own journal first.
+//!
+//! A crash leaves at most one unfinished block, behind the whole ones of the last file. It was answered to nobody and is cut off
 //! before the next one is written. A block that does not check with another one behind it is damage.
 
 mod table;
@@ -38,6 +41,11 @@ use crate::vault::keyring::{failed, private_dir, sync_dir};
 use table::{Full, read_trailer};
 
 const ENDING: &str = "blocks";
+
+/// How far a file is paved at a time: some dozens of small blocks.
+pub(super) const PAVED_BYTES: usize = 262_144;
+/// Largest block behind which there is paving.
+const PAVED_BLOCK_BYTES_MAX: usize = 32_768;
 
 /// Where the journal lies in a state directory.
 pub(super) fn directory(state: &Path) -> PathBuf {
@@ -70,6 +78,8 @@ struct Growing {
     /// Where each block begins.
     begins: Vec<u32>,
     end: u32,
+    /// So far there are zeros behind the last block. It may be less than the end.
+    paved: u32,
     /// An unfinished block lies behind the last whole one, and is cut off before the next is written: not sooner, so that
     /// a store which does not open keeps every byte.
     torn: bool,
@@ -160,8 +170,8 @@ impl SegmentJournal {
         }
     }
 
-    /// The file and the place in it that a block of this length goes to. Only the writer comes here.
-    fn room(&self, seq: u64, len: usize) -> Result<(Arc<File>, u32), StoreError> {
+    /// The file, the place in it that a block of this length goes to, and how far it is paved. Only the writer comes here.
+    fn room(&self, seq: u64, len: usize) -> Result<(Arc<File>, u32, u32), StoreError> {
         let next = self.files().next();
         if next.is_some_and(|next| next != seq) {
             return Err(StoreError::Damaged {
@@ -190,7 +200,22 @@ impl SegmentJournal {
                 .map_err(|error| failed(&self.directory, &error))?;
             growing.torn = false;
         }
-        Ok((growing.file.clone(), growing.end))
+        Ok((growing.file.clone(), growing.end, growing.paved))
+    }
+
+    /// Puts zeros behind a small block that makes the file longer, for those that follow it; how far. They are synced with the
+    /// block. Many large blocks would only wait for them. A disk without room for zeros may have some for the block.
+    fn pave(&self, file: &File, len: usize, end: u32) -> u32 {
+        let limit = self.full_at.max(end as usize);
+        let to = (end as usize + PAVED_BYTES).min(limit);
+        if len > PAVED_BLOCK_BYTES_MAX {
+            return end;
+        }
+        let zeros = vec![0; to - end as usize];
+        match (file.write_all_at(&zeros, u64::from(end)), u32::try_from(to)) {
+            (Ok(()), Ok(to)) => to,
+            (_, _) => end,
+        }
     }
 
     /// Puts the table behind the blocks of the file that is full. It is durable before the next file has a name, so that
@@ -204,7 +229,10 @@ impl SegmentJournal {
             let (full, table) = table::table(growing);
             (growing.file.clone(), full, table)
         };
+        // The trailer is found by the file's end, so nothing may lie behind it.
+        let end = full.table_at + table.len() as u64;
         file.write_all_at(&table, full.table_at)
+            .and_then(|()| file.set_len(end))
             .map_err(|error| failed(&self.directory, &error))?;
         failpoint::hit("journal.after_table");
         self.sync(&file)?;
@@ -303,7 +331,7 @@ impl SegmentJournal {
 
 impl Journal for SegmentJournal {
     fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
-        let (file, at) = self.room(seq, block.len())?;
+        let (file, at, paved) = self.room(seq, block.len())?;
         let end = u32::try_from(at as usize + block.len()).map_err(|_| StoreError::TooLarge {
             what: "block",
             size: block.len(),
@@ -311,6 +339,11 @@ impl Journal for SegmentJournal {
         })?;
         file.write_all_at(block, u64::from(at))
             .map_err(|error| failed(&self.directory, &error))?;
+        let paved = if end > paved {
+            self.pave(&file, block.len(), end)
+        } else {
+            paved
+        };
         failpoint::hit("journal.after_insert");
         failpoint::hit("journal.after_flush");
         self.sync(&file)?;
@@ -318,6 +351,7 @@ impl Journal for SegmentJournal {
         let growing = files.growing.as_mut().ok_or_else(|| missing(seq))?;
         growing.begins.push(at);
         growing.end = end;
+        growing.paved = paved;
         Ok(())
     }
 
@@ -402,6 +436,7 @@ impl Growing {
             file: Arc::new(file),
             begins: Vec::new(),
             end: 0,
+            paved: 0,
             torn: false,
         })
     }
@@ -417,6 +452,7 @@ impl Growing {
             file: Arc::new(file),
             begins: Vec::new(),
             end: 0,
+            paved: 0,
             torn: false,
         };
         loop {
@@ -437,8 +473,11 @@ impl Growing {
             }
         }
         let at = u64::from(growing.end);
-        if at < len {
-            if let Some(seq) = later_block(&growing, len).map_err(at_path)? {
+        let rest = rest(&growing, len).map_err(at_path)?;
+        if rest.iter().all(|byte| *byte == 0) {
+            growing.paved = u32::try_from(len).unwrap_or(growing.end);
+        } else {
+            if let Some(seq) = later_block(&growing, &rest, len).map_err(at_path)? {
                 let what = format!(
                     "block {} is not whole, and block {seq} follows it",
                     growing.next()
@@ -476,11 +515,17 @@ fn whole_block(file: &File, at: u64, len: u64) -> std::io::Result<Result<(Header
     Ok(block::check(&bytes).map(|header| (header, end)))
 }
 
-/// A block that is whole behind one that is not, if there is one: then it is no crash that made the first unreadable.
-fn later_block(growing: &Growing, len: u64) -> std::io::Result<Option<u64>> {
+/// What lies behind the last whole block.
+fn rest(growing: &Growing, len: u64) -> std::io::Result<Vec<u8>> {
     let from = u64::from(growing.end);
     let mut rest = vec![0; usize::try_from(len - from).unwrap_or(0)];
     growing.file.read_exact_at(&mut rest, from)?;
+    Ok(rest)
+}
+
+/// A block that is whole behind one that is not, if there is one: then it is no crash that made the first unreadable.
+fn later_block(growing: &Growing, rest: &[u8], len: u64) -> std::io::Result<Option<u64>> {
+    let from = u64::from(growing.end);
     for at in 1..=rest.len().saturating_sub(HEADER_BYTES) {
         if rest[at..].starts_with(block::MAGIC)
             && let Ok(Ok((header, _))) = whole_block(&growing.file, from + at as u64, len)

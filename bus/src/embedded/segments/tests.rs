@@ -98,15 +98,52 @@ fn an_unfinished_block_is_cut_off_by_the_next_one_and_not_before() {
     drop(journal);
     let file = last_file(state.path());
     let whole = fs::read(&file).unwrap();
+    let end: usize = (1..=6).map(|seq| block(seq).len()).sum();
+    assert!(end < whole.len() && whole[end..].iter().all(|byte| *byte == 0));
     for torn in 1..block(6).len() {
-        fs::write(&file, &whole[..whole.len() - torn]).unwrap();
-        let journal = open(state.path()).unwrap();
-        assert_eq!(journal.bounds(), Ok(Some((1, 5))), "{torn}");
-        assert_eq!(fs::read(&file).unwrap().len(), whole.len() - torn);
-        append(&journal, 6..=6);
-        drop(journal);
-        assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
+        let mut in_zeros = whole.clone();
+        in_zeros[end - torn..end].fill(0);
+        for bytes in [&whole[..end - torn], &in_zeros] {
+            if *bytes == whole {
+                // What is missing are zeros themselves.
+                continue;
+            }
+            fs::write(&file, bytes).unwrap();
+            let journal = open(state.path()).unwrap();
+            assert_eq!(journal.bounds(), Ok(Some((1, 5))), "{torn}");
+            assert_eq!(fs::read(&file).unwrap(), bytes);
+            append(&journal, 6..=6);
+            drop(journal);
+            assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
+        }
     }
+}
+
+#[test]
+fn what_is_paved_is_written_over_and_no_sign_of_a_crash() {
+    let state = tempfile::tempdir().unwrap();
+    let config = EmbeddedConfig::new(state.path());
+    let journal = SegmentJournal::open(&config).unwrap();
+    append(&journal, 1..=1);
+    let file = last_file(state.path());
+    let len = || fs::metadata(&file).unwrap().len() as usize;
+    let paved = len();
+    assert_eq!(paved, block(1).len() + PAVED_BYTES);
+    append(&journal, 2..=6);
+    drop(journal);
+    let journal = SegmentJournal::open(&config).unwrap();
+    let is_torn = |journal: &SegmentJournal| journal.files().growing.as_ref().unwrap().torn;
+    assert!(!is_torn(&journal));
+    append(&journal, 7..=20);
+    assert_eq!(len(), paved);
+    let mut next = 21;
+    while len() == paved {
+        append(&journal, next..=next);
+        next += 1;
+    }
+    let end: usize = (1..next).map(|seq| block(seq).len()).sum();
+    assert!(end > paved && len() == end + PAVED_BYTES, "{end} {}", len());
+    assert_eq!(seen(&journal), (1..next).collect::<Vec<_>>());
 }
 
 #[test]
@@ -118,13 +155,17 @@ fn a_table_that_was_not_finished_is_written_again() {
     drop(journal);
     let file = last_file(state.path());
     let whole = fs::read(&file).unwrap();
-    for torn in 1..=4 * 7 + TRAILER_BYTES {
-        fs::write(&file, &whole[..whole.len() - torn]).unwrap();
-        let journal = open(state.path()).unwrap();
-        assert_eq!(journal.bounds(), Ok(Some((1, 6))), "{torn}");
-        journal.finish_file().unwrap();
-        drop(journal);
-        assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
+    for torn in 0..=4 * 7 + TRAILER_BYTES {
+        let mut in_zeros = whole[..whole.len() - torn].to_vec();
+        in_zeros.resize(SMALL, 0);
+        for bytes in [&whole[..whole.len() - torn], &in_zeros] {
+            fs::write(&file, bytes).unwrap();
+            let journal = open(state.path()).unwrap();
+            assert_eq!(journal.bounds(), Ok(Some((1, 6))), "{torn}");
+            journal.finish_file().unwrap();
+            drop(journal);
+            assert_eq!(fs::read(&file).unwrap(), whole, "{torn}");
+        }
     }
 }
 
