@@ -1,11 +1,11 @@
 //! Looks at the files of a space for the pipeline, with the same care as the tools do inside.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use effectd_actors::{Looked, Mark, Scan, Witness};
-use effectd_adapters::{SpacePath, Workspace};
+use effectd_adapters::{Look, SpacePath, Workspace, open_cached};
 use effectd_contracts::{Code, Failure, Inside, Phase, Seen};
 
 /// The witness of this process. It opens the root anew for every look: a space may be moved.
@@ -28,23 +28,38 @@ fn folder_path(path: &str) -> Result<SpacePath, Failure> {
     SpacePath::parse_folder(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
 }
 
+fn folder_paths(paths: &[String]) -> Result<Vec<SpacePath>, Failure> {
+    paths.iter().map(|path| folder_path(path)).collect()
+}
+
+fn looked_at(look: Look) -> Looked {
+    Looked {
+        seen: look.seen,
+        content: look.content,
+    }
+}
+
 impl Witness for Eyes {
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure> {
         let root = open_root(root)?;
-        let paths: Vec<_> = paths
-            .iter()
-            .map(|path| folder_path(path))
-            .collect::<Result<_, _>>()?;
         // There is no scratch folder outside of the sandbox, and no path here is in one.
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        let looked = workspace.look(&paths, keep_bytes_max)?;
-        Ok(looked
-            .into_iter()
-            .map(|look| Looked {
-                seen: look.seen,
-                content: look.content,
-            })
-            .collect())
+        let looked = workspace.look(&folder_paths(paths)?, keep_bytes_max)?;
+        Ok(looked.into_iter().map(looked_at).collect())
+    }
+
+    fn look_now(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Option<Vec<Looked>> {
+        let root = open_cached(root)?;
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let looked = workspace.look_cached(&folder_paths(paths).ok()?, keep_bytes_max)?;
+        Some(looked.into_iter().map(looked_at).collect())
+    }
+
+    fn hold(&self, root: &Path, paths: &[String]) -> Vec<OwnedFd> {
+        match (open_cached(root), folder_paths(paths)) {
+            (Some(root), Ok(paths)) => Workspace::new(root.as_fd(), root.as_fd()).hold(&paths),
+            (_, _) => Vec::new(),
+        }
     }
 
     fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure> {

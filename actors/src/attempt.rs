@@ -74,6 +74,9 @@ pub(crate) async fn attempt(
         Ok(call) => {
             let look = preimage::observe(parts, action, prepared);
             let look = (mode == CallMode::Run).then_some(look);
+            let _held = look
+                .is_some()
+                .then(|| preimage::hold(parts, &action.request.space_id, prepared));
             let (shelf, contents) = &prepared.contents;
             let inward = (mode == CallMode::Run && !contents.is_empty())
                 .then(|| streams::inward(parts, *shelf, &action.request.space_id, contents));

@@ -55,6 +55,8 @@ pub struct Settings {
     pub admission_wait_max: Duration,
     /// See [`limits::STARTS_PER_CORE`].
     pub starts_per_core: usize,
+    /// See [`limits::STARTS_ALONE_PER_CORE`].
+    pub starts_alone_per_core: usize,
     /// Subjects that get more than one turn in a round.
     pub weights: HashMap<SubjectId, u32>,
 }
@@ -71,6 +73,7 @@ impl Default for Settings {
             waiting_max: limits::WAITING_MAX,
             admission_wait_max: limits::ADMISSION_WAIT_MAX,
             starts_per_core: limits::STARTS_PER_CORE,
+            starts_alone_per_core: limits::STARTS_ALONE_PER_CORE,
             weights: HashMap::new(),
         }
     }
@@ -126,10 +129,12 @@ impl Control {
             weights: settings.weights.clone(),
         };
         let starts = cores * settings.starts_per_core;
+        // An operator who allows more among several allows as much to one.
+        let alone = starts.max(cores * settings.starts_alone_per_core);
         let starts = turns::Rules {
             places: starts,
             subject_max: starts,
-            tool_max: starts,
+            tool_max: alone,
             waiting_max: usize::MAX,
             weights: settings.weights.clone(),
         };
@@ -140,7 +145,7 @@ impl Control {
             rates: Rates::new(settings.rates, clock),
             sessions: Sessions::new(store, clock, settings.session_actions_max, uncounted),
             budgets: Budgets::new(settings.budgets, store, clock),
-            starts: Turns::among(starts, &places),
+            starts: Turns::among(starts, &places, alone, clock),
             places,
             tools: tools.clone(),
             lines: Lines::default(),

@@ -215,7 +215,8 @@ impl Idempotency {
                 None => Vec::new(),
             }
         };
-        let (asked, kept) = tokio::join!(self.ask_for_claim(action, terms), keeping);
+        // Keeping first: it goes to another thread, and that one is on its way to the disk before the claim is made up.
+        let (kept, asked) = tokio::join!(keeping, self.ask_for_claim(action, terms));
         action.step("claimed");
         terms.kept = kept;
         asked

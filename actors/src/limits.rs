@@ -129,6 +129,11 @@ pub const ADMISSION_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Children that may be in their first [`START_TIME_MAX`] at once, for each processor: more would only slow each other down,
 /// and whose turn is next could not be chosen any more.
 pub const STARTS_PER_CORE: usize = 1;
+/// The same while there is one subject only, whose children may slow each other down: many of them wait for the disk.
+pub const STARTS_ALONE_PER_CORE: usize = 3;
+/// How long after there were several subjects room is kept for another one.
+/// Fixed: it only has to be longer than the pause between two actions of one that asks for one after the other.
+pub const COMPANY_TIME: Duration = Duration::from_secs(5);
 /// Decisions on the bus that are looked at to find the open ones among them.
 /// Fixed: it only bounds the time of an answer to a person.
 pub const OPEN_LOOKED_AT_MAX: u64 = 100_000;

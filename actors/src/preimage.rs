@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +41,17 @@ pub trait Witness: Send + Sync {
     /// What stands at these paths beneath the root, and at the folders above them that are missing. Contents come along as
     /// long as all of them together are not more than this.
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
+
+    /// The same, if nothing has to be waited for; `None` if it must be, or might.
+    fn look_now(&self, _root: &Path, _paths: &[String], _keep_bytes_max: u64) -> Option<Vec<Looked>> {
+        None
+    }
+
+    /// Holds on to what stands at these paths, if nothing has to be waited for. What is replaced then goes when this does, and
+    /// whoever replaces it does not wait for the file system to take it down.
+    fn hold(&self, _root: &Path, _paths: &[String]) -> Vec<OwnedFd> {
+        Vec::new()
+    }
 
     /// What is in the folder at a path beneath the root.
     fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure>;
@@ -210,12 +222,40 @@ pub(crate) async fn look(
     keep_bytes_max: u64,
 ) -> Result<Vec<Looked>, Failure> {
     let root: PathBuf = (parts.space_roots)(space)?;
+    if let Some(looked) = parts.witness.look_now(&root, &paths, keep_bytes_max) {
+        return Ok(looked);
+    }
     let witness = parts.witness.clone();
     // A disk may take its time; a worker's thread belongs to others, too.
     let looking = tokio::task::spawn_blocking(move || witness.look(&root, &paths, keep_bytes_max));
     looking
         .await
         .unwrap_or_else(|_| Err(broken("looking at the files")))
+}
+
+/// Files that are held while a tool runs that may replace them. They are let go of in a thread that may wait.
+#[derive(Debug)]
+pub(crate) struct Held(Vec<OwnedFd>);
+
+/// Holds on to what a tool may replace.
+pub(crate) fn hold(parts: &Parts, space: &SpaceId, prepared: &Prepared) -> Held {
+    let before = prepared.before.iter().flatten();
+    let files = before.filter(|seen| matches!(seen.standing, Standing::File(_)));
+    let files: Vec<_> = files.map(|seen| seen.path.clone()).collect();
+    match (parts.space_roots)(space) {
+        Ok(root) if !files.is_empty() => Held(parts.witness.hold(&root, &files)),
+        Ok(_) | Err(_) => Held(Vec::new()),
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let files = std::mem::take(&mut self.0);
+        match tokio::runtime::Handle::try_current() {
+            Ok(handle) if !files.is_empty() => drop(handle.spawn_blocking(move || drop(files))),
+            Ok(_) | Err(_) => drop(files),
+        }
+    }
 }
 
 /// What is in a folder. Whoever cannot look has not compared.

@@ -21,6 +21,7 @@ impl Settings {
             waiting_max: self.count("control.waiting_max"),
             admission_wait_max: self.millis("control.admission_wait_ms_max"),
             starts_per_core: self.count("control.starts_per_core"),
+            starts_alone_per_core: self.count("control.starts_alone_per_core"),
             ..ControlSettings::default()
         }
     }

@@ -194,6 +194,7 @@ const TABLE: &[Key] = &[
     key!("control.principal_rate_max" = "0", RATE, Restart, "actions a second that one principal may ask for; 0 for any number"),
     key!("control.session_actions_max" = pipeline::SESSION_ACTIONS_MAX, COUNT, Restart, "actions a minute that one session may ask for"),
     key!("control.space_rate_max" = "0", RATE, Restart, "actions a second in one space; 0 for any number"),
+    key!("control.starts_alone_per_core" = pipeline::STARTS_ALONE_PER_CORE, FEW, Restart, "children that may be starting at once while there is one subject only, for each processor"),
     key!("control.starts_per_core" = pipeline::STARTS_PER_CORE, FEW, Restart, "children that may be starting at once, for each processor"),
     key!("control.subject_in_flight_max" = pipeline::SUBJECT_IN_FLIGHT_MAX, FEW, Restart, "actions on their way on behalf of one subject"),
     key!("control.subject_rate_max" = "0", RATE, Restart, "actions a second on behalf of one subject; 0 for any number"),

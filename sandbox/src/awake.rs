@@ -82,6 +82,14 @@ pub(crate) fn sees_the_end(child: &Ready) -> bool {
     .is_some()
 }
 
+/// Whether the zygote has reported that the tree is reaped, or is gone itself.
+pub(crate) fn sees_the_report(child: &Ready) -> bool {
+    look_until(AWAKE_END_US_MAX.get(), || {
+        (!events_now(&child.status).is_empty()).then_some(())
+    })
+    .is_some()
+}
+
 fn look_until<T>(time_us: u64, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let time = Duration::from_micros(time_us);
     let begun = Instant::now();

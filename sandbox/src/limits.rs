@@ -48,9 +48,10 @@ effectd_contracts::bounds! {
     /// Longest wait for a child when none is ready; a machine that needs longer is overloaded.
     CHILD_WAIT_MAX: Duration = 10_000, "sandbox.child_wait_ms_max", 100 ..= 300_000;
     /// How many microseconds a call that is alone listens for its answer without sleeping; with 0 it sleeps at once.
-    AWAKE_REPLY_US_MAX: u64 = 400, "sandbox.awake_reply_us_max", 0 ..= 10_000;
-    /// How many microseconds a call that is over looks for the end of its processes without sleeping; with 0 it sleeps at once.
-    AWAKE_END_US_MAX: u64 = 100, "sandbox.awake_end_us_max", 0 ..= 10_000;
+    AWAKE_REPLY_US_MAX: u64 = 1_000, "sandbox.awake_reply_us_max", 0 ..= 10_000;
+    /// How many microseconds a call that is over looks for the end of its processes without sleeping, and as many again for what they
+    /// cost; with 0 it sleeps at once.
+    AWAKE_END_US_MAX: u64 = 250, "sandbox.awake_end_us_max", 0 ..= 10_000;
     /// Longest time for a killed process tree to be reaped before its zygote is given up and killed as a whole.
     REAP_TIME_MAX: Duration = 5_000, "sandbox.reap_time_ms_max", 100 ..= 300_000;
     /// Most refused system calls of one call that are answered with an errno; a program that goes on is killed.

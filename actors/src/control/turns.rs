@@ -11,10 +11,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use effectd_contracts::{SubjectId, ToolId};
+use effectd_contracts::{Clock, Monotonic, SubjectId, ToolId};
 use tokio::sync::oneshot;
 
 use super::lines::InLine;
+use crate::limits::COMPANY_TIME;
 
 /// How many places there are, and how they are shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +38,37 @@ pub struct Turns(Arc<Inner>);
 
 struct Inner {
     rules: Rules,
-    /// Who is there at all: each of those subjects leaves room for the others, even while they do not wait here.
-    crowd: Option<Turns>,
+    among: Option<Among>,
     state: Mutex<State>,
+}
+
+/// Those among whom places are shared.
+struct Among {
+    /// Who is there at all: each of those subjects leaves room for the others, even while they do not wait here.
+    crowd: Turns,
+    /// Places while there is one subject only.
+    alone: usize,
+    clock: Arc<dyn Clock>,
+    /// When there were last several.
+    several: Mutex<Option<Monotonic>>,
+}
+
+impl Among {
+    /// How many subjects have to find room.
+    fn subjects(&self) -> usize {
+        let subjects = self.crowd.lock().lanes.len();
+        let mut several = self.several.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.monotonic();
+        if subjects > 1 {
+            *several = Some(now);
+            return subjects;
+        }
+        // Who asks for one thing after another is away for a moment in between, and finds it as it was.
+        match *several {
+            Some(last) if now.since(last) < COMPANY_TIME => 2,
+            Some(_) | None => 1,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -107,27 +136,41 @@ impl Turns {
     pub fn new(rules: Rules) -> Self {
         Self(Arc::new(Inner {
             rules,
-            crowd: None,
+            among: None,
             state: Mutex::default(),
         }))
     }
 
     /// The same, shared by the subjects that hold or want a place of another kind: while there are several, none takes more
-    /// than its part, so that whoever comes finds room at once and does not wait for what another has begun.
-    pub fn among(rules: Rules, crowd: &Turns) -> Self {
+    /// than its part, so that whoever comes finds room at once and does not wait for what another has begun. As long as there is
+    /// only one, there are so many places for it as are said to be for one alone.
+    pub fn among(rules: Rules, crowd: &Turns, alone: usize, clock: &Arc<dyn Clock>) -> Self {
+        let among = Among {
+            crowd: crowd.clone(),
+            alone,
+            clock: clock.clone(),
+            several: Mutex::default(),
+        };
         Self(Arc::new(Inner {
             rules,
-            crowd: Some(crowd.clone()),
+            among: Some(among),
             state: Mutex::default(),
         }))
     }
 
-    /// How many places one subject may hold now.
-    fn subject_max(&self) -> usize {
+    /// How many places there are now, and how many of them for one subject.
+    fn places(&self) -> (usize, usize) {
         let rules = &self.0.rules;
-        let subjects = self.0.crowd.as_ref().map_or(1, |crowd| crowd.lock().lanes.len());
-        let part = rules.places / subjects.max(1);
-        rules.subject_max.min(part.max(1))
+        match &self.0.among {
+            None => (rules.places, rules.subject_max),
+            Some(among) => match among.subjects() {
+                0 | 1 => (among.alone, among.alone),
+                several => {
+                    let part = rules.places / several;
+                    (rules.places, rules.subject_max.min(part.max(1)))
+                }
+            },
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -195,9 +238,9 @@ impl Turns {
 
     /// Gives out what is free.
     fn give(&self, state: &mut State) {
-        let (rules, subject_max) = (&self.0.rules, self.subject_max());
+        let (rules, (places, subject_max)) = (&self.0.rules, self.places());
         let mut passed_over = 0;
-        while state.taken < rules.places && passed_over < state.round.len() {
+        while state.taken < places && passed_over < state.round.len() {
             let Some(subject) = state.round.pop_front() else {
                 return;
             };
@@ -350,25 +393,41 @@ mod tests {
             ToolId::new("a.tool").unwrap(),
         );
         let places = Turns::new(rules(100));
-        let starts = Turns::among(rules(2), &places);
+        let hand = Arc::new(effectd_contracts::ManualClock::at(
+            effectd_contracts::Timestamp::UNIX_EPOCH,
+        ));
+        let clock: Arc<dyn Clock> = hand.clone();
+        let among = Rules {
+            tool_max: 5,
+            ..rules(2)
+        };
+        let starts = Turns::among(among, &places, 5, &clock);
         let place = |subject| places.stand_bounded(subject, &tool, None).try_recv().unwrap();
         let start = |subject| starts.stand_bounded(subject, &tool, None);
         let _of_flooder = place(&flooder);
-        let mut flood: Vec<_> = (0..10).map(|_| start(&flooder)).collect();
-        let mut held: VecDeque<Turn> = flood.iter_mut().filter_map(|turn| turn.try_recv().ok()).collect();
-        assert_eq!(held.len(), 2, "alone it may have all");
+        let mut flood: Vec<_> = (0..30).map(|_| start(&flooder)).collect();
+        let mut given = || {
+            let given: Vec<Turn> = flood.iter_mut().filter_map(|turn| turn.try_recv().ok()).collect();
+            given
+        };
+        let mut held = given();
+        assert_eq!(held.len(), 5, "alone it may have more than among others");
         // While the other is on its way, even before it wants to start, one place is left for it.
         let of_other = place(&other);
-        held.pop_front();
-        assert!(flood.iter_mut().all(|turn| turn.try_recv().is_err()));
+        held.truncate(1);
+        assert!(given().is_empty());
         let started = start(&other).try_recv().unwrap();
-        held.pop_front();
-        held.extend(flood.iter_mut().filter_map(|turn| turn.try_recv().ok()));
+        held.clear();
+        held.extend(given());
         assert_eq!(held.len(), 1, "and the flood goes on with its part");
         drop((started, of_other));
-        held.pop_front();
-        held.extend(flood.iter_mut().filter_map(|turn| turn.try_recv().ok()));
-        assert_eq!(held.len(), 2);
+        held.clear();
+        held.extend(given());
+        assert_eq!(held.len(), 1, "the other may come again in a moment");
+        hand.advance(COMPANY_TIME);
+        held.clear();
+        held.extend(given());
+        assert_eq!(held.len(), 5);
     }
 
     fn rules(places: usize) -> Rules {

@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use sha2::{Digest as _, Sha256};
 
-use super::{FileProblem, Workspace};
+use super::{FileProblem, Workspace, cached};
 use crate::limits::LOOK_BYTES_MAX;
 use crate::spacepath::SpacePath;
 
@@ -207,11 +207,16 @@ impl Workspace<'_> {
         if stat.bytes > LOOK_BYTES_MAX.get() {
             return Err(too_large);
         }
-        let mut content = read_up_to(&mut file, keep_bytes_max + 1, stat.bytes)?;
+        let mut content = if self.cached {
+            cached::read(&file, stat.bytes)?
+        } else {
+            read_up_to(&mut file, keep_bytes_max + 1, stat.bytes)?
+        };
         let mut hasher = Sha256::new_with_prefix(&content);
         let mut bytes = content.len() as u64;
         let kept = bytes <= keep_bytes_max;
-        while bytes > keep_bytes_max && bytes <= LOOK_BYTES_MAX.get() {
+        // What was in memory has been read whole.
+        while !self.cached && bytes > keep_bytes_max && bytes <= LOOK_BYTES_MAX.get() {
             content = read_up_to(&mut file, PIECE_BYTES, stat.bytes.saturating_sub(bytes))?;
             if content.is_empty() {
                 break;

@@ -3,6 +3,7 @@
 //! Every open goes through `openat2` with `RESOLVE_BENEATH` and without symbolic links: the kernel decides at the moment
 //! of use. Nothing is checked first and used later. This is the only place where tools meet the file system.
 
+mod cached;
 mod copy;
 mod expect;
 mod inside;
@@ -23,6 +24,7 @@ use nix::sys::stat::Mode;
 use crate::beside::{Beside, Nobody};
 use crate::spacepath::{Base, SpacePath};
 
+pub use cached::open_cached;
 pub use look::{Content, FileKind, Look, Stat};
 pub use problem::FileProblem;
 pub use scan::{Mark, Scan};
@@ -40,19 +42,22 @@ pub struct Workspace<'a> {
     /// What must stand where, and the mark of the action that must find it so.
     expected: &'a [Seen],
     mark: &'a str,
+    /// Whether only what the kernel has in memory is looked at.
+    cached: bool,
 }
 
 /// How the kernel is to walk a path: beneath the folder it starts from, through no link of any kind.
 fn beneath(flags: OFlag, mode: Mode) -> OpenHow {
-    let resolve = ResolveFlag::RESOLVE_BENEATH
-        | ResolveFlag::RESOLVE_NO_SYMLINKS
-        | ResolveFlag::RESOLVE_NO_MAGICLINKS
-        | ResolveFlag::RESOLVE_NO_XDEV;
     OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC)
         .mode(mode)
-        .resolve(resolve)
+        .resolve(BENEATH)
 }
+
+const BENEATH: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
+    .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
+    .union(ResolveFlag::RESOLVE_NO_MAGICLINKS)
+    .union(ResolveFlag::RESOLVE_NO_XDEV);
 
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
 
@@ -66,6 +71,7 @@ impl<'a> Workspace<'a> {
             beside: &Nobody,
             expected: &[],
             mark: "",
+            cached: false,
         }
     }
 
@@ -99,11 +105,9 @@ impl<'a> Workspace<'a> {
     }
 
     fn open(&self, path: &SpacePath, flags: OFlag) -> Result<OwnedFd, Errno> {
-        openat2(
-            self.base(path),
-            path.relative().as_str(),
-            beneath(flags, Mode::empty()),
-        )
+        let how = beneath(flags, Mode::empty());
+        let how = if self.cached { cached::only(how) } else { how };
+        openat2(self.base(path), path.relative().as_str(), how)
     }
 
     /// The folder in which a file lies. It must be there.

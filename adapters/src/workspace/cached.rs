@@ -1,0 +1,148 @@
+//! Looking without waiting for a disk.
+//!
+//! Most files that an action may change were looked at a moment ago, and all that there is to know about them is in memory. Whoever
+//! asks may then be answered in his own thread, which is sooner than another one wakes up. The kernel itself says when it would have
+//! to wait, and so nothing here ever does.
+
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use rustix::io::{ReadWriteFlags, preadv2};
+
+use super::{BENEATH, FOLDER, FileProblem, Look, Workspace};
+use crate::spacepath::SpacePath;
+
+/// Largest file that is read here: what takes longer is for a thread that may take its time.
+const BYTES_MAX: u64 = 16_384;
+/// Most paths that are looked at here.
+const PATHS_MAX: usize = 4;
+
+const CACHED: ResolveFlag = ResolveFlag::from_bits_retain(nix::libc::RESOLVE_CACHED);
+
+/// The same way of opening, if nothing has to be read from a disk for it.
+pub(super) fn only(how: OpenHow) -> OpenHow {
+    how.resolve(BENEATH.union(CACHED))
+}
+
+/// Opens the root of a space, if that needs no disk, and if files there are this machine's own: those that others have, or programs
+/// of somebody else make, can keep one waiting whatever is in memory.
+pub fn open_cached(root: &Path) -> Option<OwnedFd> {
+    let how = OpenHow::new().flags(FOLDER | OFlag::O_CLOEXEC).resolve(CACHED);
+    let root = openat2(AT_FDCWD, root, how).ok()?;
+    let kind = fstatfs(root.as_fd()).ok()?.filesystem_type();
+    let own = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, TMPFS_MAGIC];
+    own.contains(&kind).then_some(root)
+}
+
+impl Workspace<'_> {
+    /// As [`Workspace::look`], if all of it is in memory. Whatever else it comes to, it is for those who wait to find out.
+    pub fn look_cached(&self, paths: &[SpacePath], keep_bytes_max: u64) -> Option<Vec<Look>> {
+        let cached = Workspace {
+            cached: true,
+            ..*self
+        };
+        let few = paths.len() <= PATHS_MAX;
+        few.then(|| cached.look(paths, keep_bytes_max).ok()).flatten()
+    }
+
+    /// Handles of what stands at these paths, as far as that is in memory. Nothing can be read or changed through them.
+    pub fn hold(&self, paths: &[SpacePath]) -> Vec<OwnedFd> {
+        let cached = Workspace {
+            cached: true,
+            ..*self
+        };
+        let paths = paths.iter().take(PATHS_MAX);
+        let held = paths.filter_map(|path| cached.open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW).ok());
+        held.collect()
+    }
+}
+
+/// All of a small file, if it is in memory.
+pub(super) fn read(file: &File, bytes: u64) -> Result<Vec<u8>, FileProblem> {
+    let later = |errno| FileProblem::Kernel {
+        step: "read the file",
+        errno,
+    };
+    if bytes > BYTES_MAX {
+        return Err(later(Errno::EAGAIN));
+    }
+    // One more than there is, so that what has grown meanwhile is noticed.
+    let mut content = vec![0; bytes as usize + 1];
+    let mut there = 0;
+    loop {
+        let into = &mut [IoSliceMut::new(&mut content[there..])];
+        let read = preadv2(file, into, there as u64, ReadWriteFlags::NOWAIT);
+        match read.map_err(|errno| later(Errno::from_raw(errno.raw_os_error())))? {
+            0 => break,
+            count => there += count,
+        }
+        if there as u64 > bytes {
+            return Err(later(Errno::EAGAIN));
+        }
+    }
+    content.truncate(there);
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use super::*;
+
+    fn paths(names: &[&str]) -> Vec<SpacePath> {
+        let path = |name: &&str| SpacePath::parse(&format!("workspace/{name}")).unwrap();
+        names.iter().map(path).collect()
+    }
+
+    #[test]
+    fn what_is_in_memory_is_seen_as_it_is_and_what_takes_time_is_left_to_others() {
+        let space = tempfile::tempdir().unwrap();
+        let put = |name: &str, bytes: usize| fs::write(space.path().join(name), vec![b'x'; bytes]).unwrap();
+        put("empty", 0);
+        put("small", 300);
+        put("as-large-as-can-be", BYTES_MAX as usize);
+        put("too-large", BYTES_MAX as usize + 1);
+        fs::create_dir(space.path().join("folder")).unwrap();
+        std::os::unix::fs::symlink("small", space.path().join("link")).unwrap();
+        let root = open_cached(space.path());
+        let root = root.expect("the temporary directory must be on ext4, xfs, btrfs or tmpfs");
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        for keep in [0, 100, 300, 100_000] {
+            for names in [
+                &["empty", "small"][..],
+                &["as-large-as-can-be", "folder", "link"],
+                &["nothing", "folder/nothing", "no/folder"],
+            ] {
+                let names = paths(names);
+                let seen = workspace.look(&names, keep).unwrap();
+                assert_eq!(workspace.look_cached(&names, keep), Some(seen), "{names:?}");
+            }
+            assert_eq!(workspace.look_cached(&paths(&["too-large"]), keep), None);
+            let many = paths(&["small"; PATHS_MAX + 1]);
+            assert_eq!(workspace.look_cached(&many, keep), None);
+        }
+    }
+
+    #[test]
+    fn what_is_held_lives_until_it_is_let_go() {
+        let space = tempfile::tempdir().unwrap();
+        let file = space.path().join("file");
+        fs::write(&file, b"old").unwrap();
+        let root = open_cached(space.path()).unwrap();
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let held = workspace.hold(&paths(&["file", "nothing"]));
+        assert_eq!(held.len(), 1);
+        fs::write(space.path().join("new"), b"new").unwrap();
+        fs::rename(space.path().join("new"), &file).unwrap();
+        let links = |handle: &OwnedFd| nix::sys::stat::fstat(handle.as_fd()).unwrap().st_nlink;
+        assert_eq!(links(&held[0]), 0);
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+    }
+}
