@@ -16,7 +16,7 @@ mod restore;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use effectd_bus::embedded::EmbeddedConfig;
@@ -442,6 +442,7 @@ fn make_dir(path: &Path) -> Result<(), Error> {
 
 fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
+        .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
@@ -449,6 +450,10 @@ fn new_file(path: &Path) -> io::Result<File> {
 }
 
 /// Copies a file up to the length that it has now, durably; `None` if it is not there.
+///
+/// From its end to its beginning: blocks of the journal are written over zeros, one behind the other, and so whatever is read of a file
+/// in use lies before what was read earlier, and is newer. The copy is what was there at one moment, and at most one block that is not
+/// whole.
 fn copy(from: &Path, to: &Path) -> Result<Option<Copied>, Error> {
     let source = match File::open(from) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -458,11 +463,36 @@ fn copy(from: &Path, to: &Path) -> Result<Option<Copied>, Error> {
         make_dir(above)?;
     }
     let length = source.metadata().map_err(|error| failed(from, error))?.len();
-    let mut target = new_file(to).map_err(|error| failed(to, error))?;
-    let copied = digest(source.take(length), |piece| target.write_all(piece));
-    let copied = copied.map_err(|error| failed(to, error))?;
+    let target = new_file(to).map_err(|error| failed(to, error))?;
+    // What is cut off meanwhile were zeros.
+    target.set_len(length).map_err(|error| failed(to, error))?;
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut end = length;
+    while end > 0 {
+        let begin = (end - 1) / PIECE_BYTES as u64 * PIECE_BYTES as u64;
+        let piece = &mut buffer[..(end - begin) as usize];
+        let read = read_at(&source, piece, begin).map_err(|error| failed(from, error))?;
+        let written = target.write_all_at(&piece[..read], begin);
+        written.map_err(|error| failed(to, error))?;
+        end = begin;
+    }
+    let copied = digest(&target, |_| Ok(())).map_err(|error| failed(to, error))?;
     target.sync_all().map_err(|error| failed(to, error))?;
     Ok(Some(copied))
+}
+
+/// Reads as much as there is.
+fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut there = 0;
+    while there < into.len() {
+        match file.read_at(&mut into[there..], at + there as u64) {
+            Ok(0) => break,
+            Ok(count) => there += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(there)
 }
 
 fn digest(mut from: impl Read, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<Copied> {

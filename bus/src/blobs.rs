@@ -35,7 +35,7 @@ use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
-use known::{Known, Place, settle, store};
+use known::{Known, Place, settle, settle_those, store};
 pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
 use slots::{SLOT_SEALED_BYTES_MAX, SLOTS, Slots};
@@ -242,9 +242,13 @@ impl Blobs {
     pub fn remove(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
         check_name(name)?;
         let known = self.shelf(&self.folder(shelf, space))?;
-        lock(&known).destroy_all_of(name)?;
+        let leaving = {
+            let mut known = lock(&known);
+            known.destroy_all_of(name)?;
+            known.going()
+        };
         // Also what somebody else is just destroying is gone when this returns.
-        settle(&known)
+        settle_those(&known, leaving)
     }
 
     /// Destroys the blobs that were last stored before a moment; how many there were.
@@ -258,22 +262,25 @@ impl Blobs {
 
     fn expire_shelf(&self, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
         let shelf = self.shelf(folder)?;
-        let mut gone = 0;
-        {
-            // What is stored or named meanwhile waits; it is touched before its receipt is written.
+        let (mut gone, mut leaving, mut since) = (0, Vec::new(), None);
+        let names = lock(&shelf).names();
+        for name in names {
+            // One by one, since a file takes a sync. What is stored or named meanwhile waits for that one; it is touched before its
+            // receipt is written.
             let mut known = lock(&shelf);
-            for name in known.names() {
-                let stored_at = match known.slot(&name) {
-                    Some(slot) => Some(slot.stored_at.div_euclid(1_000_000_000)),
-                    None => fs::metadata(folder.join(&name)).ok().map(|meta| meta.mtime()),
-                };
-                if stored_at.is_some_and(|second| second < before.as_second()) {
-                    known.destroy(&name)?;
-                    gone += 1;
-                }
+            let stored_at = match known.slot(&name) {
+                Some(slot) => Some(slot.stored_at.div_euclid(1_000_000_000)),
+                None => fs::metadata(folder.join(&name)).ok().map(|meta| meta.mtime()),
+            };
+            if stored_at.is_some_and(|second| second < before.as_second()) {
+                known.destroy(&name)?;
+                gone += 1;
+                let going = known.going();
+                leaving = going.0;
+                since = since.or(going.1);
             }
         }
-        settle(&shelf)?;
+        settle_those(&shelf, (leaving, since))?;
         Ok(gone)
     }
 

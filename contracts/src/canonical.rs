@@ -43,7 +43,9 @@ impl Object {
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         let mut page = Page::with_room(OBJECT_BYTES_AT_ONCE);
         value.serialize(Writer { page: &mut page })?;
-        if !page.text.starts_with('{') {
+        // A variant of an enum is an object, too, whose one member is not noted down.
+        let noted = !page.members.is_empty() || page.text == "{}";
+        if !page.text.starts_with('{') || !noted {
             return Err(serde::ser::Error::custom("only an object has members"));
         }
         Ok(Self(page))
@@ -393,8 +395,11 @@ mod tests {
             }
         }
         assert!(Object::of("text").is_err());
-        let variant = Object::of(&serde_json::json!({ "inner": { "z": 1, "a": 2 } })).unwrap();
-        assert_eq!(variant.with("a", &0).unwrap(), r#"{"a":0,"inner":{"a":2,"z":1}}"#);
+        let nested = Object::of(&serde_json::json!({ "inner": { "z": 1, "a": 2 } })).unwrap();
+        assert_eq!(nested.with("a", &0).unwrap(), r#"{"a":0,"inner":{"a":2,"z":1}}"#);
+        let variant = Ok::<_, ()>(serde_json::json!({ "z": 1 }));
+        assert_eq!(super::of(&variant).unwrap(), r#"{"Ok":{"z":1}}"#);
+        assert!(Object::of(&variant).is_err(), "its name is no member of a struct");
     }
 
     #[test]

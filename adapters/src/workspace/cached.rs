@@ -91,7 +91,7 @@ pub(super) fn read(file: &File, bytes: u64) -> Result<Vec<u8>, FileProblem> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
     use std::fs;
 
     use super::*;

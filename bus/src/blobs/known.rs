@@ -138,14 +138,9 @@ impl Known {
             Place::File => touch(&self.folder.join(name)).ok().map(|()| Place::File),
             Place::Slot(slot) => self.slots.touch(slot.number).ok().map(Place::Slot),
         };
-        match (place, entry.place) {
-            (Some(place), _) => self.add(name, entry.bytes, place),
-            // Whoever stores it again stores it elsewhere.
-            (None, Place::Slot(slot)) => {
-                self.forget(name);
-                self.give_up(slot.number, name);
-            }
-            (None, Place::File) => {}
+        // What cannot be made younger stays what it is; whoever stores it again finds it as good.
+        if let Some(place) = place {
+            self.add(name, entry.bytes, place);
         }
         place.is_some()
     }
@@ -216,7 +211,7 @@ impl Known {
     }
 
     /// The slots that were overwritten so far, and since when a sync must not have failed to stand for all of them.
-    fn going(&self) -> (Vec<u64>, Option<Since>) {
+    pub(super) fn going(&self) -> Leaving {
         let since = self.going.values().map(|going| going.since).min();
         (self.going.keys().copied().collect(), since)
     }
@@ -228,21 +223,31 @@ impl Known {
                 Ok(()) => {
                     self.free.insert(going.number);
                 }
-                Err(_) => self.lost.push((going.number, going.name)),
+                Err(_) => {
+                    // What the kernel has in memory may be said to be on disk; the next start must not take it for zeros.
+                    self.slots.spoil(going.number);
+                    self.lost.push((going.number, going.name));
+                }
             }
         }
     }
 }
 
+/// Slots that were overwritten, and since when a sync must not have failed to stand for all of them.
+pub(super) type Leaving = (Vec<u64>, Option<Since>);
+
 /// Returns when every slot that was overwritten is so on disk, whoever did it.
 pub(super) fn settle(known: &Mutex<Known>) -> Result<(), BlobError> {
-    let (slots, (gone, since)) = {
-        let known = lock(known);
-        (known.slots.clone(), known.going())
-    };
+    let leaving = lock(known).going();
+    settle_those(known, leaving)
+}
+
+/// The same for those that were leaving at a moment: if somebody else has synced for them since, and failed, that is told, too.
+pub(super) fn settle_those(known: &Mutex<Known>, (gone, since): Leaving) -> Result<(), BlobError> {
     let Some(since) = since else {
         return Ok(());
     };
+    let slots = lock(known).slots.clone();
     let synced = slots.sync(since);
     lock(known).settled(&gone, &synced);
     synced

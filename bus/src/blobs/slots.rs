@@ -166,7 +166,12 @@ impl Slots {
         if let Err(error) = written.and_then(|()| file.sync_all()) {
             // Best effort: what is left of it is written over by the next who paves.
             let _ = file.set_len(at(paved));
-            return Err(error.into());
+            let error = BlobError::from(error);
+            // It may have been about what others wrote, and nobody else is told.
+            let mut syncs = lock(&self.syncs);
+            syncs.failed += 1;
+            syncs.why = Some(error.clone());
+            return Err(error);
         }
         if paved == 0
             && let Some(folder) = self.path.parent()
@@ -217,6 +222,14 @@ impl Slots {
     /// Overwrites a slot. It is gone for good after a sync that began later.
     pub(super) fn wipe(&self, number: u32) -> io::Result<()> {
         self.file()?.write_all_at(&[0; SLOT_BYTES], at(number))
+    }
+
+    /// Best effort: makes a slot that could not be overwritten one that is not whole, so that the next start tries again.
+    pub(super) fn spoil(&self, number: u32) {
+        let spoiled = self
+            .file()
+            .and_then(|file| file.write_all_at(&[u8::MAX; SLOT_BYTES], at(number)));
+        drop(spoiled);
     }
 
     /// To be asked for before something is written that a sync is to stand for.
