@@ -9,6 +9,7 @@ use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
+use super::super::known::settle_those;
 use super::super::sealed::{seal_whole, sealed_bytes};
 use super::super::{Blobs, Shelf, context, write};
 use super::*;
@@ -346,6 +347,39 @@ fn a_destruction_that_failed_is_not_told_as_done_and_can_be_tried_again() {
     assert_eq!(used(&path), [0, 1], "and its slot is not free");
     remove(&store, CONTENT).unwrap();
     assert_eq!(used(&path), [1]);
+}
+
+#[test]
+fn a_destruction_that_failed_in_somebody_elses_sync_is_not_told_as_done() {
+    let root = tempfile::tempdir().unwrap();
+    let store = blobs(root.path(), 1 << 20);
+    put(&store, CONTENT).unwrap();
+    let shelf = store.shelf(&store.folder(Shelf::Preimages, &home())).unwrap();
+    let leaving = {
+        let mut known = lock(&shelf);
+        known.destroy_all_of(&name(CONTENT)).unwrap();
+        known.going()
+    };
+    swap(&slots_of(&store), "/dev/null");
+    put(&store, b"other").unwrap_err();
+    swap(&slots_of(&store), "");
+    let told = settle_those(&shelf, leaving);
+    assert!(matches!(told, Err(BlobError::Disk(_))), "{told:?}");
+    remove(&store, CONTENT).unwrap();
+}
+
+#[test]
+fn what_cannot_be_made_younger_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let store = blobs(root.path(), 1 << 20);
+    put(&store, CONTENT).unwrap();
+    swap(&slots_of(&store), "/dev/full");
+    assert_eq!(store.renew(Shelf::Preimages, &home(), &name(CONTENT)), Ok(false));
+    assert_eq!(put(&store, CONTENT), Err(BlobError::Full));
+    swap(&slots_of(&store), "");
+    assert_eq!(get(&store, CONTENT).unwrap(), CONTENT);
+    put(&store, CONTENT).unwrap();
+    assert_eq!(used(&slots_of(&store)), [0]);
 }
 
 #[test]
