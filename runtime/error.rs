@@ -80,7 +80,7 @@ impl Error {
             Error::Store(StoreError::Locked { .. }) => Exit::TryAgain,
             Error::Door(error) if error.may_retry() => Exit::TryAgain,
             Error::Internal(_) => Exit::Failed,
-            Error::Broken(_) => Exit::Broken,
+            Error::Broken(_) | Error::Pipeline(StartError::GaveUp(_)) => Exit::Broken,
             Error::Request(_) | Error::NoState(_) => Exit::Usage,
             Error::State { .. }
             | Error::StateInSpace { .. }

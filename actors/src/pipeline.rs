@@ -60,6 +60,9 @@ pub enum StartError {
     /// The actors did not come up.
     #[error("the pipeline's actors did not start: {0}")]
     Actors(String),
+    /// One of them died again and again before all were up.
+    #[error("the pipeline gave up while it was starting: {0}")]
+    GaveUp(String),
 }
 
 /// The group of consumers that the pipeline is.
@@ -119,13 +122,16 @@ impl Pipeline {
             ahead: Arc::new(Semaphore::new(AHEAD_MAX.get())),
             fatal: send_fatal,
         };
-        let failed = |error: &dyn std::fmt::Display| StartError::Actors(error.to_string());
+        let failed = |error: &dyn std::fmt::Display| match &*fatal.borrow() {
+            Some(reason) => StartError::GaveUp(reason.clone()),
+            None => StartError::Actors(error.to_string()),
+        };
         let (supervisor, _) = Actor::spawn(None, supervisor, ())
             .await
             .map_err(|error| failed(&error))?;
         let stages = match supervisor.call(Ask::Stages, None).await {
             Ok(ractor::rpc::CallResult::Success(stages)) => stages,
-            Ok(_) => return Err(StartError::Actors("the supervisor did not answer".to_owned())),
+            Ok(_) => return Err(failed(&"the supervisor did not answer")),
             Err(error) => return Err(failed(&error)),
         };
         Ok(Self {
