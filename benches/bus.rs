@@ -30,6 +30,8 @@ const TURNS: usize = 7;
 
 #[path = "bus/actions.rs"]
 mod actions;
+#[path = "figures/allocator.rs"]
+mod allocator;
 #[path = "figures/lines.rs"]
 mod lines;
 

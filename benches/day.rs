@@ -22,6 +22,8 @@ use effectd_actors::retention;
 use effectd_bus::{Keep, Retention, TopicKeep, Turn};
 use serde_json::json;
 
+#[path = "figures/allocator.rs"]
+mod allocator;
 #[path = "load/house.rs"]
 mod house;
 #[path = "figures/lines.rs"]

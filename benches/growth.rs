@@ -26,6 +26,8 @@ use effectd_contracts::{
 };
 use serde_json::json;
 
+#[path = "figures/allocator.rs"]
+mod allocator;
 #[path = "figures/lines.rs"]
 mod lines;
 

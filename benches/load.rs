@@ -17,6 +17,8 @@ use effectd::Runtime;
 use effectd::contracts::Outcome;
 use serde_json::json;
 
+#[path = "figures/allocator.rs"]
+mod allocator;
 #[path = "load/house.rs"]
 mod house;
 #[path = "figures/lines.rs"]

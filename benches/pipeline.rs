@@ -36,6 +36,8 @@ use effectd_policy::{Overlay, Policy, Source, demo};
 use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
 use serde_json::json;
 
+#[path = "figures/allocator.rs"]
+mod allocator;
 #[path = "figures/lines.rs"]
 mod lines;
 #[path = "pipeline/stages.rs"]
@@ -178,7 +180,7 @@ fn request(subject: &str, action: &str, path: &str) -> ActionRequest {
 
 fn incoming(request: ActionRequest) -> Incoming {
     Incoming {
-        request,
+        request: request.into(),
         principal: Principal::new("user://bench").expect("a principal"),
         origin: Origin::Arbiter,
         interactive: false,

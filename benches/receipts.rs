@@ -22,6 +22,9 @@ use effectd_bus::{Claim, ClaimAnswer, Completion, Fence, LocalStore, NewReceipt,
 use effectd_contracts::merkle::{self, Frontier};
 use effectd_contracts::{Clock, Digest, IntentEntry, LogEntry, Receipt, ReceiptId, SystemClock, canonical};
 
+#[path = "figures/allocator.rs"]
+mod allocator;
+
 const RECEIPTS: usize = 100_000;
 const IN_FLIGHT: usize = 64;
 /// Longest time that checking 100,000 receipts may take.

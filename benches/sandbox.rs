@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 use effectd_contracts::{BaseProfile, SandboxProfile, ToolId, TraceId};
 use effectd_sandbox::{Call, ChildCtx, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
 
+#[path = "figures/allocator.rs"]
+mod allocator;
+
 const ROUNDS: usize = 400;
 const LOOP_CALLS: usize = 4_000;
 const IN_FLIGHT: usize = 8;

@@ -52,6 +52,8 @@ pub mod tui;
 pub use config::Config;
 pub use effectd_actors::{Answer, Done, Held};
 pub use effectd_contracts as contracts;
+/// For the program's `#[global_allocator]`: without it everything works, and takes longer.
+pub use effectd_sandbox::Memory;
 pub use error::Error;
 pub use exit::Exit;
 pub use runtime::{Runtime, Ticket};

@@ -242,7 +242,7 @@ impl Runtime {
 
     fn incoming(&self, request: ActionRequest) -> Incoming {
         Incoming {
-            request,
+            request: Arc::new(request),
             principal: self.principal.clone(),
             origin: Origin::Arbiter,
             interactive: self.interactive,

@@ -18,6 +18,7 @@ use crate::disturbed;
 use crate::executor::Used;
 use crate::expected::expected;
 use crate::failpoint::hit;
+use crate::grip::{self, Grip};
 use crate::overreach::{self, Overreach};
 use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
@@ -37,6 +38,8 @@ pub(crate) struct Tried {
     pub(crate) artifacts: Vec<KeptArtifact>,
     /// What it has done beyond what its tool declares.
     pub(crate) overreach: Option<Overreach>,
+    /// What it may have replaced.
+    pub(crate) grip: Option<Grip>,
 }
 
 /// What one run came to.
@@ -70,13 +73,14 @@ pub(crate) async fn attempt(
         Ok(expect) => call_of(parts, action, prepared, (mode, expect), left),
         Err(failure) => Err(failure),
     };
+    let mut grip = None;
     let outcome = match call {
         Ok(call) => {
             let look = preimage::observe(parts, action, prepared);
             let look = (mode == CallMode::Run).then_some(look);
-            let _held = look
+            grip = look
                 .is_some()
-                .then(|| preimage::hold(parts, &action.request.space_id, prepared));
+                .then(|| grip::hold(parts, &action.request.space_id, prepared));
             let (shelf, contents) = &prepared.contents;
             let inward = (mode == CallMode::Run && !contents.is_empty())
                 .then(|| streams::inward(parts, *shelf, &action.request.space_id, contents));
@@ -104,6 +108,7 @@ pub(crate) async fn attempt(
         effects: None,
         artifacts: Vec::new(),
         overreach: None,
+        grip,
     };
     match outcome {
         Ok(Ran { answer, look, taken }) => {

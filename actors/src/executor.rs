@@ -20,6 +20,7 @@ use crate::attempt::{Attempted, Tried, attempt, has_changed};
 use crate::control::breaker::{Report, counts};
 use crate::control::breakers::{self, Pass};
 use crate::failpoint::hit;
+use crate::grip::Grip;
 use crate::idempotency::Earlier;
 use crate::intent::Intent;
 use crate::messages::{Execute, Record};
@@ -57,6 +58,8 @@ pub struct Ended {
     pub dead_letter: bool,
     /// What the tool said at length, and is kept.
     pub artifacts: Vec<KeptArtifact>,
+    /// What it may have replaced, held open.
+    grip: Option<Grip>,
 }
 
 /// What all runs of an action used together.
@@ -86,6 +89,11 @@ impl Finished {
     /// How long the tool was allowed to take.
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// What was held open while it ran.
+    pub(crate) fn take_grip(&mut self) -> Option<Grip> {
+        self.ended.grip.take()
     }
 }
 
@@ -146,6 +154,8 @@ struct Course {
     changed: Option<Effects>,
     /// What the last run said at length.
     artifacts: Vec<KeptArtifact>,
+    /// What the last run may have replaced.
+    grip: Option<Grip>,
 }
 
 impl Course {
@@ -157,6 +167,7 @@ impl Course {
         self.used.bytes_written += tried.used.bytes_written;
         self.isolation = tried.isolation.or(self.isolation.take());
         self.artifacts = tried.artifacts;
+        self.grip = tried.grip;
         tried.came_to
     }
 
@@ -172,6 +183,7 @@ impl Course {
             used,
             isolation,
             artifacts,
+            grip,
             ..
         } = self;
         Ended {
@@ -183,6 +195,7 @@ impl Course {
             effects,
             dead_letter,
             artifacts,
+            grip,
         }
     }
 
@@ -275,6 +288,7 @@ impl Executor {
             touched: false,
             changed: None,
             artifacts: Vec::new(),
+            grip: None,
         };
         if let Earlier::Interrupted(intent) = action.state.earlier() {
             course.touched = !intent.as_ref().is_some_and(|intent| intent.dry_run);
@@ -545,6 +559,7 @@ mod tests {
             touched,
             changed,
             artifacts: Vec::new(),
+            grip: None,
         };
         let half = Effects::Observed(Observed {
             changes: vec![PathChange {

@@ -19,9 +19,10 @@ use crate::action::{Action, Gated};
 use crate::control::lines::InLine;
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
-use crate::intent::Intent;
+use crate::intent::{Content, Intent};
+use crate::keeping::{FirstLook, Kept, first_look};
 use crate::key;
-use crate::leases::Kept;
+use crate::leases;
 use crate::messages::{Execute, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::pipeline::group;
@@ -63,8 +64,8 @@ pub struct Terms {
     pub touched: Vec<Touch>,
     /// What stood there just before it was claimed.
     pub before: Option<Vec<Seen>>,
-    /// Names of the blobs in which it is kept already.
-    pub kept: Vec<String>,
+    /// What is kept of it already.
+    pub kept: Kept,
     /// What is sent along with the call, and stays until it has ended.
     pub pinned: Option<Arc<Pins>>,
 }
@@ -173,7 +174,7 @@ impl Idempotency {
                 depends: Vec::new(),
                 touched: Vec::new(),
                 before: None,
-                kept: Vec::new(),
+                kept: Kept::default(),
                 pinned: preimage::pin(&self.parts, action),
             };
         }
@@ -194,7 +195,7 @@ impl Idempotency {
             resources,
             touched,
             before: None,
-            kept: Vec::new(),
+            kept: Kept::default(),
             pinned: preimage::pin(&self.parts, action),
         }
     }
@@ -206,24 +207,34 @@ impl Idempotency {
         }
         // Only now: what was done before needs no look at the disk.
         let (parts, space) = (&self.parts, action.request.space_id.clone());
-        let mut look = preimage::first_look(parts, &space, &terms.touched).await;
+        let mut look = first_look(parts, &space, &terms.touched).await;
         terms.before = look.as_mut().map(|look| std::mem::take(&mut look.seen));
         action.step("looked");
+        let contents = look.as_ref().map(FirstLook::for_intent).unwrap_or_default();
+        let in_intent = !contents.is_empty();
         let keeping = async {
             match look {
-                Some(look) => look.keep(parts, &space).await,
-                None => Vec::new(),
+                Some(look) => look.keep(parts, &space, in_intent).await,
+                None => Kept::default(),
             }
         };
         // Keeping first: it goes to another thread, and that one is on its way to the disk before the claim is made up.
-        let (kept, asked) = tokio::join!(keeping, self.ask_for_claim(action, terms));
+        let (kept, asked) = tokio::join!(keeping, self.ask_for_claim(action, terms, contents));
         action.step("claimed");
-        terms.kept = kept;
+        if let Ok(Asked::Claim(ClaimAnswer::New { .. })) = asked {
+            // An earlier intent stands as it was: what would have stood in this one is on disk nowhere.
+            terms.kept = kept;
+        }
         asked
     }
 
-    async fn ask_for_claim(&self, action: &mut Action<Gated>, terms: &Terms) -> Result<Asked, StoreError> {
-        let claim = self.claim(action, terms);
+    async fn ask_for_claim(
+        &self,
+        action: &mut Action<Gated>,
+        terms: &Terms,
+        contents: Vec<Content>,
+    ) -> Result<Asked, StoreError> {
+        let claim = self.claim(action, terms, contents);
         if action.ticket.lease().is_some() {
             return Ok(Asked::Claim(self.parts.store.claim(claim).await?));
         }
@@ -273,7 +284,7 @@ impl Idempotency {
         })
     }
 
-    fn claim(&self, action: &Action<Gated>, terms: &Terms) -> Claim {
+    fn claim(&self, action: &Action<Gated>, terms: &Terms, contents: Vec<Content>) -> Claim {
         let spec = action.state.entry().spec();
         let intent = Intent {
             tool_id: spec.tool_id.clone(),
@@ -281,6 +292,7 @@ impl Idempotency {
             repeat: spec.repeat,
             dry_run: action.state.dry_run().is_some(),
             before: terms.before.clone(),
+            contents,
         };
         Claim {
             action_id: action.ticket.action_id.clone(),
@@ -325,7 +337,7 @@ impl Idempotency {
     }
 
     /// Keeps the delivery of an action that waits.
-    fn keep(&self, action: &Action<Gated>) -> Option<Kept> {
+    fn keep(&self, action: &Action<Gated>) -> Option<leases::Kept> {
         let lease = action.ticket.lease()?;
         let most = effectd_bus::limits::LEASE_TTL_MAX.get();
         let until = self.parts.clock.monotonic().plus(most);
@@ -378,6 +390,9 @@ impl Idempotency {
             Ok(fence) => {
                 hit("idempotency.after_take_over", &id).await;
                 let intent = open.intent.bytes().and_then(Intent::from_bytes);
+                if let Some(intent) = &intent {
+                    intent.keep_again(&self.parts, &action.request.space_id).await;
+                }
                 self.execute(action, terms, fence, Earlier::Interrupted(intent));
             }
             Err(error) => self.give_up(action, &error),

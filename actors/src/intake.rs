@@ -241,7 +241,7 @@ impl Intake {
             }
         };
         let places = &parts.control.places;
-        let join = preimage::join(parts, request);
+        let join = preimage::join(parts, request, request.digest());
         let mut coming = places.stand_bounded(&request.subject_id, &request.tool_id, join);
         if let Ok(turn) = coming.try_recv() {
             drop(ahead);

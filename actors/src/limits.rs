@@ -206,6 +206,9 @@ effectd_contracts::bounds! {
     /// Most bytes of what an action replaces that are kept already while its claim is being written: so much of each action
     /// that waits for its claim is held in memory.
     PREIMAGE_EARLY_BYTES_MAX: u64 = 65_536, "pipeline.preimage_early_bytes_max", 0 ..= 1_048_576;
+    /// Most bytes of what an action replaces that stand in its intent, if each file of it is small: then nothing else has to be on disk
+    /// before it runs. 0 turns that off.
+    INTENT_CONTENTS_BYTES_MAX: usize = 4_096, "pipeline.intent_contents_bytes_max", 0 ..= 65_536;
     /// Most files and folders of a space that are looked at before and after a tool of another program runs, to see whether it does
     /// more than it declares. If there are more, only the folders that it can write to are looked at; if there are more in those, or this is
     /// 0, nothing is, which a metric counts.

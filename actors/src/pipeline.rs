@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use effectd_bus::{Exhausted, GroupName, GroupOptions, StoreError};
 use effectd_contracts::{
-    ActionId, ActionRequest, Code, DecisionData, Event, Failure, Origin, Phase, Principal, Topic, TraceId,
-    TraceParent,
+    ActionId, ActionRequest, Code, DecisionData, Digest, Event, Failure, Origin, Phase, Principal, Topic,
+    TraceId, TraceParent,
 };
 use ractor::{Actor, ActorRef};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
@@ -41,8 +41,8 @@ pub struct Pipeline {
 /// A decision as it comes in through a door.
 #[derive(Debug, Clone)]
 pub struct Incoming {
-    /// What is asked for.
-    pub request: ActionRequest,
+    /// What is asked for. Those who wait for it and those who carry it out have it together.
+    pub request: Arc<ActionRequest>,
     /// Who the door saw.
     pub principal: Principal,
     /// Where it came from.
@@ -221,7 +221,8 @@ impl Pipeline {
         self.parts.control.session(&incoming.origin).await?;
         let rated = self.parts.control.rate(&incoming.request, &incoming.principal);
         let reserved = rated.map_err(|throttled| throttled.failure())?;
-        let join = preimage::join(&self.parts, &incoming.request);
+        let digest = incoming.request.digest();
+        let join = preimage::join(&self.parts, &incoming.request, digest);
         let mut turn = self.parts.control.place(&incoming.request, join).await?;
         let permit = self
             .permits
@@ -238,7 +239,7 @@ impl Pipeline {
         let line = turn.take_line();
         let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight);
         let place = place.with(reserved).in_line(line);
-        let action = self.action((*incoming).clone(), back, place);
+        let action = self.action((*incoming).clone(), digest, back, place);
         pass(&self.stages.validator, Validate(action));
         tokio::select! {
             biased;
@@ -342,7 +343,13 @@ impl Pipeline {
         })))
     }
 
-    fn action(&self, incoming: Incoming, back: oneshot::Sender<Back>, place: Place) -> Action<Submitted> {
+    fn action(
+        &self,
+        incoming: Incoming,
+        digest: Digest,
+        back: oneshot::Sender<Back>,
+        place: Place,
+    ) -> Action<Submitted> {
         let Incoming {
             request,
             principal,
@@ -353,7 +360,7 @@ impl Pipeline {
         let tool = self.parts.registry.get(&request.tool_id);
         let ticket = Ticket {
             action_id: request.action_id.clone(),
-            digest: self.parts.identity.keyed(&request.digest()),
+            digest: self.parts.identity.keyed(&digest),
             span: span(&request, &trace_id, tool.map(AsRef::as_ref)),
             trace_id,
             principal,
@@ -372,7 +379,7 @@ impl Pipeline {
             store: self.parts.store.clone(),
             stalled: Stalled::default(),
         };
-        Action::new(ticket, Arc::new(request))
+        Action::new(ticket, request)
     }
 
     /// Puts the decision on the bus. If it is there already, it must be this one.
@@ -388,7 +395,7 @@ impl Pipeline {
         let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
         let data = DecisionData {
             interactive,
-            ..DecisionData::new(request, principal, origin)
+            ..DecisionData::new(Arc::unwrap_or_clone(request), principal, origin)
         };
         let event = Event::decision(data, trace_id, self.parts.clock.now());
         hit("door.before_publish", &action_id).await;

@@ -1,8 +1,9 @@
 //! What effects replace: seen and kept before the tool runs, compared after it, so that it can be undone.
 //!
 //! The state before stands in the intent, on disk with the claim; the contents are kept as sealed blobs before the sandbox
-//! is entered. So whatever dies when, the first state before is known, and a run that is repeated does not take its own
-//! effect for it. The changes stand in the receipt.
+//! is entered, or, if they are small, stand in the intent as well until the blobs are on disk (`keeping.rs`). So whatever dies
+//! when, the first state before is known, and a run that is repeated does not take its own effect for it. The changes stand in
+//! the receipt.
 
 use std::fs::File;
 use std::io::Read;
@@ -143,9 +144,9 @@ pub(crate) fn pin(parts: &Parts, action: &Action<Gated>) -> Option<Arc<Pins>> {
     }
 }
 
-/// How to stand in line for what a request would change, as far as that can be told before anybody has checked it. A tool
+/// How to stand in line for what a request of this digest would change, as far as that can be told before anybody has checked it. A tool
 /// that panics over such a request does so again in a stage, where that ends as it should.
-pub(crate) fn join(parts: &Parts, request: &ActionRequest) -> Option<Join> {
+pub(crate) fn join(parts: &Parts, request: &ActionRequest, digest: Digest) -> Option<Join> {
     if request.dry_run {
         return None;
     }
@@ -165,53 +166,11 @@ pub(crate) fn join(parts: &Parts, request: &ActionRequest) -> Option<Join> {
     if names.is_empty() {
         return None;
     }
-    let id = (request.action_id.clone(), request.digest());
+    let id = (request.action_id.clone(), digest);
     Some(Box::new(move || lines.join(names, id)) as Join)
 }
 
-/// What stands where the action will work.
-#[derive(Debug)]
-pub(crate) struct FirstLook {
-    /// For its intent.
-    pub(crate) seen: Vec<Seen>,
-    /// Contents that are small enough to be kept at once, with the names of their blobs.
-    contents: Vec<(String, Vec<u8>)>,
-}
-
-/// Looks at where the action will work. Whoever cannot look finds out again when it is carried out.
-pub(crate) async fn first_look(parts: &Parts, space: &SpaceId, touched: &[Touch]) -> Option<FirstLook> {
-    if touched.is_empty() {
-        return None;
-    }
-    let looked = look(parts, space, paths(touched), PREIMAGE_EARLY_BYTES_MAX.get())
-        .await
-        .ok()?;
-    let mut first = FirstLook {
-        seen: Vec::with_capacity(looked.len()),
-        contents: Vec::new(),
-    };
-    for Looked { seen, content } in looked {
-        if let (Standing::File(state), Some(content)) = (&seen.standing, content) {
-            first.contents.push((keyed_name(parts, &state.digest), content));
-        }
-        first.seen.push(seen);
-    }
-    Some(first)
-}
-
-impl FirstLook {
-    /// Keeps the contents already while the claim is being written: both take a sync, and neither needs the other. Says what
-    /// is kept. What is not is tried again when the action is carried out, and what was kept in vain goes by the quota.
-    pub(crate) async fn keep(self, parts: &Parts, space: &SpaceId) -> Vec<String> {
-        let names = self.contents.iter().map(|(name, _)| name.clone()).collect();
-        match put(parts, space.clone(), self.contents).await {
-            Ok(()) => names,
-            Err(_) => Vec::new(),
-        }
-    }
-}
-
-fn paths(touched: &[Touch]) -> Vec<String> {
+pub(crate) fn paths(touched: &[Touch]) -> Vec<String> {
     touched.iter().map(|touch| touch.path.clone()).collect()
 }
 
@@ -231,31 +190,6 @@ pub(crate) async fn look(
     looking
         .await
         .unwrap_or_else(|_| Err(broken("looking at the files")))
-}
-
-/// Files that are held while a tool runs that may replace them. They are let go of in a thread that may wait.
-#[derive(Debug)]
-pub(crate) struct Held(Vec<OwnedFd>);
-
-/// Holds on to what a tool may replace.
-pub(crate) fn hold(parts: &Parts, space: &SpaceId, prepared: &Prepared) -> Held {
-    let before = prepared.before.iter().flatten();
-    let files = before.filter(|seen| matches!(seen.standing, Standing::File(_)));
-    let files: Vec<_> = files.map(|seen| seen.path.clone()).collect();
-    match (parts.space_roots)(space) {
-        Ok(root) if !files.is_empty() => Held(parts.witness.hold(&root, &files)),
-        Ok(_) | Err(_) => Held(Vec::new()),
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let files = std::mem::take(&mut self.0);
-        match tokio::runtime::Handle::try_current() {
-            Ok(handle) if !files.is_empty() => drop(handle.spawn_blocking(move || drop(files))),
-            Ok(_) | Err(_) => drop(files),
-        }
-    }
 }
 
 /// What is in a folder. Whoever cannot look has not compared.
@@ -330,7 +264,7 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     if touched.is_empty() || gated.dry_run().is_some() {
         return Ok(prepared(None));
     }
-    let kept = &action.state.terms().kept;
+    let kept = action.state.terms().kept.names();
     let now = match look_for_the_rest(parts, space, &touched, kept).await {
         Ok(now) => now,
         Err(failure) if spec.reversible => return Err(failure),
@@ -480,7 +414,11 @@ async fn keep(
     }
 }
 
-async fn put(parts: &Parts, space: SpaceId, contents: Vec<(String, Vec<u8>)>) -> Result<(), Failure> {
+pub(crate) async fn put(
+    parts: &Parts,
+    space: SpaceId,
+    contents: Vec<(String, Vec<u8>)>,
+) -> Result<(), Failure> {
     if contents.is_empty() {
         return Ok(());
     }
@@ -574,6 +512,8 @@ pub(crate) async fn observe(parts: &Parts, action: &Action<Claimed>, prepared: &
             change.inside = keyed_inside(parts, &inside(parts, space, to).await);
         }
     }
+    // The bytes are on their way to the disk since before the tool ran.
+    action.state.terms().kept.settle(parts, space).await;
     let mut undoable = before.iter().all(|was| match now(was, &after) {
         Some(is) => is_kept(parts, space, was, &after) && is.seen.standing != Standing::Other,
         None => true,

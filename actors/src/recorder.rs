@@ -71,12 +71,14 @@ impl Recorder {
         }
     }
 
-    async fn ran(&self, action: Action<Finished>) {
+    async fn ran(&self, mut action: Action<Finished>) {
         action.hop("recorder");
         let signing = self.parts.identity.signing().await;
         let Captured { receipt, completion } = capture::ran(&self.parts, &signing, &action);
         action.step("captured");
-        let committed = self.commit(completion).await;
+        let grip = action.state.take_grip();
+        // Not before the receipt is on its way: nobody waits for what was replaced to be taken down.
+        let (committed, ()) = tokio::join!(self.commit(completion), async { drop(grip) });
         drop(signing);
         let output = action.state.ended().result.as_ref().ok();
         let result = output.map(|output| Arc::new(output.result.clone()));

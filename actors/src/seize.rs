@@ -40,6 +40,7 @@ pub(crate) async fn seize<S>(parts: &Parts, action: &Action<S>) -> Result<Seized
         repeat: Repeat::Never,
         dry_run: true,
         before: None,
+        contents: Vec::new(),
     };
     let claim = Claim {
         action_id: action.ticket.action_id.clone(),

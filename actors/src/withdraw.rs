@@ -117,7 +117,7 @@ fn at_door(parts: &Parts, id: &ActionId, by: &Canceller) -> Option<Event<Decisio
     let incoming = parts.at_door.find(id, |principal| by.may(principal))?;
     let trace = incoming.request.trace().unwrap_or_else(TraceId::fresh);
     let (principal, origin) = (incoming.principal.clone(), incoming.origin.clone());
-    let data = DecisionData::new(incoming.request.clone(), principal, origin);
+    let data = DecisionData::new((*incoming.request).clone(), principal, origin);
     Some(Event::decision(data, trace, parts.clock.now()))
 }
 

@@ -17,6 +17,7 @@ mod known;
 mod pins;
 mod sealed;
 mod slots;
+mod storing;
 mod stream;
 
 use std::collections::{HashMap, HashSet};
@@ -35,10 +36,11 @@ use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
-use known::{Known, Place, settle, settle_those, store};
+use known::{Known, Place, settle, settle_those};
 pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
 use slots::{SLOT_SEALED_BYTES_MAX, SLOTS, Slots};
+pub use storing::Storing;
 pub use stream::{BlobReader, BlobWriter};
 
 const DRAFT: &str = "draft-";
@@ -135,6 +137,23 @@ impl Blobs {
 
     /// Stores bytes under a name of 64 hex digits; durable when it returns. What is there already is not written again.
     pub fn put(&self, shelf_of: Shelf, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
+        self.begin(shelf_of, space, name, content)?.finish()
+    }
+
+    /// Whether a content of this length has its place in a slot. [`Blobs::begin`] does not wait for the disk then.
+    pub fn is_small(bytes: u64) -> bool {
+        sealed_bytes(bytes) <= SLOT_SEALED_BYTES_MAX
+    }
+
+    /// Begins to store bytes under a name of 64 hex digits, and makes room for them. Of what is small all that is left is to wait for
+    /// the disk, in [`Storing::finish`]; before that, the blob is not there. What is not small is durable when this returns.
+    pub fn begin(
+        &self,
+        shelf_of: Shelf,
+        space: &SpaceId,
+        name: &str,
+        content: &[u8],
+    ) -> Result<Storing, BlobError> {
         check_name(name)?;
         let (size, max) = (content.len() as u64, self.bytes_max());
         if size > max {
@@ -147,27 +166,27 @@ impl Blobs {
             let mut known = lock(&shelf);
             self.prove(&mut known, shelf_of, space, name)?;
             if known.renew(name) {
-                return Ok(());
+                return Ok(Storing::done(shelf.clone()));
             }
             self.make_room(&mut known, bytes)?;
             known.coming += bytes;
         }
         // Not under the lock: those who wait for the disk at once wait once.
-        let sealed = seal_whole(&self.cipher, &context(shelf_of, space, name), content);
-        let stored = sealed.and_then(|sealed| {
-            if bytes <= SLOT_SEALED_BYTES_MAX {
-                return store(&shelf, name, &sealed).map(Place::Slot);
-            }
-            settle(&shelf)?;
-            write(&folder, name, &sealed).map(|()| Place::File)
-        });
-        let mut known = lock(&shelf);
-        known.coming -= bytes;
-        match stored? {
-            Place::Slot(slot) => known.add_slot(name, bytes, slot),
-            Place::File => known.add(name, bytes, Place::File),
+        let mut storing = Storing {
+            shelf,
+            name: name.to_owned(),
+            bytes,
+            filled: None,
+        };
+        let sealed = seal_whole(&self.cipher, &context(shelf_of, space, name), content)?;
+        if bytes <= SLOT_SEALED_BYTES_MAX {
+            storing.filled = Some(known::fill(&storing.shelf, name, &sealed)?);
+            return Ok(storing);
         }
-        Ok(())
+        settle(&storing.shelf)?;
+        write(&folder, name, &sealed)?;
+        storing.add(|known, name, bytes| known.add(name, bytes, Place::File));
+        Ok(storing)
     }
 
     /// Before what an earlier process left is relied upon, it is read once: the power may have failed while it was written.

@@ -46,7 +46,7 @@ pub mod stats;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs, Pins, Shelf};
+pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs, Pins, Shelf, Storing};
 pub use embedded::EmbeddedConfig;
 pub use engine::LocalStore;
 pub use error::StoreError;

@@ -4,7 +4,7 @@
 //! anything less than full enforcement is an error.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
@@ -107,7 +107,10 @@ pub(crate) fn restrict_to_request(
     tmp: BorrowedFd<'_>,
     narrowing: &Narrowing,
 ) -> Result<(), String> {
-    if let Some(paths) = &narrowing.writable {
+    // Whoever needs all of the workspace is left what the profile gives: a layer that takes nothing away would only cost time.
+    let needs_all =
+        |paths: &&Vec<PathBuf>| narrowing.tmp && paths.iter().any(|path| path.as_os_str().is_empty());
+    if let Some(paths) = narrowing.writable.as_ref().filter(|paths| !needs_all(paths)) {
         // Devices of the tree stay usable: they take bytes but keep none.
         let handled = writable() & !readable();
         let mut rules = layer(handled)?;

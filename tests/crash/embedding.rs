@@ -138,7 +138,7 @@ fn other_principal() {
         asked["policy_ctx"] = json!({ "actor": "alice" });
         assert!(matches!(runtime.exec(parsed(&asked)).await, Answer::Done(_)));
         let stranger = effectd_actors::Incoming {
-            request: parsed(&asked),
+            request: parsed(&asked).into(),
             principal: "user://stranger".parse().unwrap(),
             origin: effectd::contracts::Origin::Arbiter,
             interactive: false,

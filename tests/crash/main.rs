@@ -30,6 +30,7 @@ mod embedding;
 mod faults;
 mod figures;
 mod matrix;
+mod power;
 mod registered;
 mod restarts;
 mod retries;
@@ -46,6 +47,7 @@ fn tests() -> Vec<Test> {
     [
         matrix::TESTS,
         registered::TESTS,
+        power::TESTS,
         settlement::TESTS,
         faults::TESTS,
         restarts::TESTS,

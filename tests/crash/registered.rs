@@ -36,7 +36,7 @@ const PLAIN: Sample = Sample {
     outcome: Outcome::Executed,
 };
 
-const SPACE: &str = "shared:household";
+pub(crate) const SPACE: &str = "shared:household";
 const PATCH: &str = "--- a/note.txt\n+++ b/note.txt\n@@ -1 +1 @@\n-hello\n+good morning\n";
 
 /// More than goes into one message, so that it is kept and comes back in pieces.

@@ -165,7 +165,7 @@ fn budget() {
 
 fn of_session(action: &str) -> Incoming {
     Incoming {
-        request: parsed(&request(action, SAFE)),
+        request: parsed(&request(action, SAFE)).into(),
         principal: principal(),
         origin: Origin::Session {
             session_id: "agent:planner".to_owned(),

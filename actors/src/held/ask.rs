@@ -9,6 +9,7 @@ use effectd_contracts::{ActionRequest, Digest, Principal, Seen, SpaceId, Standin
 use effectd_policy::Decision;
 use serde_json::{Map, Value, json};
 
+use crate::keeping::first_look;
 use crate::parts::Parts;
 use crate::preimage;
 use crate::registry::Entry;
@@ -76,12 +77,12 @@ impl Ask {
 
 /// What stands at these paths, and at which of them nobody can look. One of those does not take the others along.
 async fn look(parts: &Parts, space: &SpaceId, touched: &[Touch]) -> (Vec<Seen>, Vec<String>) {
-    if let Some(all) = preimage::first_look(parts, space, touched).await {
+    if let Some(all) = first_look(parts, space, touched).await {
         return (all.seen, Vec::new());
     }
     let (mut stands, mut unseen) = (Vec::new(), Vec::new());
     for touch in touched {
-        match preimage::first_look(parts, space, std::slice::from_ref(touch)).await {
+        match first_look(parts, space, std::slice::from_ref(touch)).await {
             Some(one) => stands.extend(one.seen),
             None => unseen.push(touch.path.clone()),
         }

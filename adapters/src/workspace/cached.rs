@@ -19,6 +19,8 @@ use crate::spacepath::SpacePath;
 
 /// Largest file that is read here: what takes longer is for a thread that may take its time.
 const BYTES_MAX: u64 = 16_384;
+/// No page is smaller.
+const PAGE_BYTES: usize = 4_096;
 /// Most paths that are looked at here.
 const PATHS_MAX: usize = 4;
 
@@ -80,6 +82,10 @@ pub(super) fn read(file: &File, bytes: u64) -> Result<Vec<u8>, FileProblem> {
         match read.map_err(|errno| later(Errno::from_raw(errno.raw_os_error())))? {
             0 => break,
             count => there += count,
+        }
+        // Less was read than asked for, in the middle of a page: there is no more. At the end of one, the next may not be in memory.
+        if there as u64 == bytes && !there.is_multiple_of(PAGE_BYTES) {
+            break;
         }
         if there as u64 > bytes {
             return Err(later(Errno::EAGAIN));

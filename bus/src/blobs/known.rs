@@ -4,6 +4,7 @@
 //! whoever needs that to be on disk waits without it, in [`settle`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -253,8 +254,20 @@ pub(super) fn settle_those(known: &Mutex<Known>, (gone, since): Leaving) -> Resu
     synced
 }
 
-/// Stores a sealed blob in a slot; durable when it returns. What was overwritten before is so as well, by the same sync.
-pub(super) fn store(known: &Mutex<Known>, name: &str, sealed: &[u8]) -> Result<Slot, BlobError> {
+/// A slot that was filled, and may not be so on disk.
+#[derive(Debug)]
+pub(super) struct Filled {
+    slot: Slot,
+    slots: Arc<Slots>,
+    /// What was overwritten before is so on disk by the same sync.
+    gone: Vec<u64>,
+    since: Since,
+    /// Not closed between writing and the sync.
+    _open: Arc<File>,
+}
+
+/// Puts a sealed blob into a slot. It is durable after [`Filled::sync`].
+pub(super) fn fill(known: &Mutex<Known>, name: &str, sealed: &[u8]) -> Result<Filled, BlobError> {
     let slots = lock(known).slots.clone();
     let free = |paved: Range<u32>| {
         let mut known = lock(known);
@@ -269,19 +282,39 @@ pub(super) fn store(known: &Mutex<Known>, name: &str, sealed: &[u8]) -> Result<S
             free(0..0).ok_or(error)?
         }
     };
-    // Not closed between the two; if it does not open, writing says why.
-    let _open = slots.file();
-    let (gone, since) = lock(known).going();
-    let since = since.unwrap_or_else(|| slots.since());
-    let written = slots.write(number, name, sealed);
-    let synced = slots.sync(since);
-    let mut known = lock(known);
-    known.settled(&gone, &synced);
-    match (written, synced) {
-        (Ok(slot), Ok(())) => Ok(slot),
-        (Err(error), _) | (_, Err(error)) => {
-            known.give_up(number, name);
-            Err(error)
+    let written = slots.file().map_err(BlobError::from).and_then(|open| {
+        let (gone, since) = lock(known).going();
+        Ok(Filled {
+            since: since.unwrap_or_else(|| slots.since()),
+            slot: slots.write(number, name, sealed)?,
+            slots,
+            gone,
+            _open: open,
+        })
+    });
+    if written.is_err() {
+        lock(known).give_up(number, name);
+    }
+    written
+}
+
+impl Filled {
+    /// Waits until the slot is on disk. One of which that cannot be said is given up.
+    pub(super) fn sync(self, known: &Mutex<Known>, name: &str) -> Result<Slot, BlobError> {
+        let synced = self.slots.sync(self.since);
+        let mut known = lock(known);
+        known.settled(&self.gone, &synced);
+        match synced {
+            Ok(()) => Ok(self.slot),
+            Err(error) => {
+                known.give_up(self.slot.number, name);
+                Err(error)
+            }
         }
+    }
+
+    /// Nobody needs it.
+    pub(super) fn give_up(self, known: &Mutex<Known>, name: &str) {
+        lock(known).give_up(self.slot.number, name);
     }
 }

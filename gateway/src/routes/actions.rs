@@ -80,7 +80,7 @@ pub(crate) async fn submit(
     let trace = headers::apply(&headers, &mut request)?;
     let trace = Handed::of_request(&request, trace);
     let incoming = Incoming {
-        request,
+        request: Arc::new(request),
         principal: peer.principal,
         origin: Origin::Arbiter,
         interactive: headers::interactive(&headers),

@@ -40,6 +40,9 @@ mod unsupported;
 
 use ground::{Attack, Promise};
 
+#[global_allocator]
+static MEMORY: effectd_sandbox::Memory = effectd_sandbox::Memory;
+
 /// Every promise, by file.
 fn promises() -> Vec<Promise> {
     let all = [
