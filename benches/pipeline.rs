@@ -470,6 +470,7 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         timeout: Duration::from_secs(5),
         trace_id,
         narrowing: Narrowing::default(),
+        makes_room: false,
     }
 }
 

@@ -170,6 +170,7 @@ impl Bench {
             limits: Limits::default(),
             timeout: Duration::from_secs(5),
             trace_id: TraceId::new("bench").unwrap(),
+            makes_room: false,
             narrowing: Narrowing {
                 writable: Some(vec![PathBuf::from(".")]),
                 ..Narrowing::default()

@@ -30,8 +30,15 @@ pub(crate) fn init(own: Tools) {
     {
         settings::hear(words.filter_map(|word| word.into_string().ok()));
     }
-    effectd_sandbox::init(dispatch);
+    effectd_sandbox::init_with_warm_up(dispatch, Some(WARM_UP));
 }
+
+/// A small call of the most common kind, which changes nothing and looks at nothing.
+const WARM_UP: &[u8] = br#"{
+    "tool_id": "files.write_text", "mode": "dry_run", "space_id": "private:nobody",
+    "params": { "path": "tmp/nothing", "text": "", "space_id": "private:nobody" },
+    "timeout_ms": 1, "trace_id": "00000000000000000000000000000001"
+}"#;
 
 /// What [`crate::init_with`] was given.
 pub(crate) fn own() -> Tools {
@@ -103,4 +110,29 @@ fn definition(source: Source, tool: &'static dyn Tool) -> Definition {
         definition.touches = Some(Arc::new(|params| tool.touches(params).unwrap_or_default()));
     }
     definition
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use effectd_contracts::ToolReply;
+
+    use super::*;
+
+    #[test]
+    fn what_warms_up_is_a_call_that_changes_nothing() {
+        let space = tempfile::tempdir().unwrap();
+        let root = File::open(space.path()).unwrap();
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let reply = effectd_adapters::dispatch(&workspace, WARM_UP);
+        let reply: ToolReply = serde_json::from_slice(&reply).unwrap();
+        assert!(
+            matches!(&reply, ToolReply::Done(output) if output.result["dry_run"] == true),
+            "{reply:?}"
+        );
+        assert_eq!(space.path().read_dir().unwrap().count(), 0);
+    }
 }

@@ -48,16 +48,21 @@ impl Witness for Eyes {
         Ok(looked.into_iter().map(looked_at).collect())
     }
 
-    fn look_now(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Option<Vec<Looked>> {
+    fn look_now(
+        &self,
+        root: &Path,
+        paths: &[String],
+        keep_bytes_max: u64,
+    ) -> Option<(Vec<Looked>, Vec<OwnedFd>)> {
         let root = open_cached(root)?;
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        let looked = workspace.look_cached(&folder_paths(paths).ok()?, keep_bytes_max)?;
-        Some(looked.into_iter().map(looked_at).collect())
+        let (looked, files) = workspace.look_cached(&folder_paths(paths).ok()?, keep_bytes_max)?;
+        Some((looked.into_iter().map(looked_at).collect(), files))
     }
 
     fn hold(&self, root: &Path, paths: &[String]) -> Vec<OwnedFd> {
-        match (open_cached(root), folder_paths(paths)) {
-            (Some(root), Ok(paths)) => Workspace::new(root.as_fd(), root.as_fd()).hold(&paths),
+        match (open_root(root), folder_paths(paths)) {
+            (Ok(root), Ok(paths)) => Workspace::new(root.as_fd(), root.as_fd()).hold(&paths),
             (_, _) => Vec::new(),
         }
     }

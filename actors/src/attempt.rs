@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::task::Poll;
 use std::time::Duration;
 
 use effectd_contracts::{
@@ -18,7 +19,7 @@ use crate::disturbed;
 use crate::executor::Used;
 use crate::expected::expected;
 use crate::failpoint::hit;
-use crate::grip::{self, Grip};
+use crate::grip::Grip;
 use crate::overreach::{self, Overreach};
 use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
@@ -78,9 +79,7 @@ pub(crate) async fn attempt(
         Ok(call) => {
             let look = preimage::observe(parts, action, prepared);
             let look = (mode == CallMode::Run).then_some(look);
-            grip = look
-                .is_some()
-                .then(|| grip::hold(parts, &action.request.space_id, prepared));
+            grip = look.is_some().then(|| prepared.take_grip()).flatten();
             let (shelf, contents) = &prepared.contents;
             let inward = (mode == CallMode::Run && !contents.is_empty())
                 .then(|| streams::inward(parts, *shelf, &action.request.space_id, contents));
@@ -131,6 +130,21 @@ pub(crate) async fn attempt(
         Attempted::Failed(failure) | Attempted::Unclear(failure) => Some(failure.code),
     };
     tried
+}
+
+/// Makes up what can be of the receipt while the tool runs. The call goes first: it is a task of its own, which begins when this one
+/// rests.
+pub(crate) async fn write_ahead(parts: &Parts, action: &Action<Claimed>) {
+    let mut rested = false;
+    let rest = std::future::poll_fn(|context| {
+        if std::mem::replace(&mut rested, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    rest.await;
+    action.state.write_ahead(parts);
 }
 
 /// Keeps what the tool said at length, if it has done what it was asked to.
@@ -238,6 +252,7 @@ fn call_of(
         timeout: left,
         trace_id: action.ticket.trace_id.clone(),
         narrowing,
+        makes_room: true,
     })
 }
 

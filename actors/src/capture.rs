@@ -5,13 +5,13 @@ use effectd_bus::{
     Completion, Fence, Fingerprint, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName, Try,
 };
 use effectd_contracts::{
-    Attempt, Choice, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome,
-    PreviewRecord, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
+    Attempt, Choice, Cost, DecisionRecord, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation,
+    Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
 };
 use effectd_policy::redact::prune_result;
 use serde_json::{Map, Value, json};
 
-use crate::action::{Action, Finished, Ticket};
+use crate::action::{Action, Finished, Gated, Ticket};
 use crate::executor::{Ended, Used};
 use crate::gate::Ruling;
 use crate::idempotency::Earlier;
@@ -48,6 +48,46 @@ struct Account<'a> {
     artifacts: &'a [KeptArtifact],
     /// Nothing in its parameters is secret, though no tool says so.
     plain: bool,
+    /// What was made up of it already.
+    ahead: Option<Ahead>,
+}
+
+/// Most text in the parameters of which something is made up ahead.
+const AHEAD_BYTES_MAX: usize = 16_384;
+
+fn is_nested(value: &Value) -> bool {
+    value.is_object() || value.is_array()
+}
+
+/// What stands in a receipt whatever the tool does, made up while it runs.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    inputs: Map<String, Value>,
+    decision: Option<DecisionRecord>,
+}
+
+impl Ahead {
+    /// For an action that runs. Of long parameters it is made when all is over: whoever waits for the tool would be late.
+    pub(crate) fn of(parts: &Parts, gated: &Gated) -> Option<Self> {
+        let (params, spec) = (gated.params(), gated.entry().spec());
+        let bytes: usize = params.values().filter_map(Value::as_str).map(str::len).sum();
+        let is_short = bytes <= AHEAD_BYTES_MAX && !params.values().any(is_nested);
+        is_short.then(|| Self::made(parts, params, Some(spec), Some(gated.ruling()), false))
+    }
+
+    fn made(
+        parts: &Parts,
+        params: &Map<String, Value>,
+        spec: Option<&ToolSpec>,
+        ruling: Option<&Ruling>,
+        plain: bool,
+    ) -> Self {
+        let public = |name: &str| plain || spec.is_some_and(|spec| spec.is_public_param(name));
+        Self {
+            inputs: shown(parts, params, public),
+            decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
+        }
+    }
 }
 
 /// The receipt of an action that ran.
@@ -71,6 +111,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         allowed: Millis::from(action.state.timeout()),
         artifacts: &ended.artifacts,
         plain: false,
+        ahead: claimed.take_ahead(),
     };
     let (receipt, body) = receipt(parts, key, account);
     let changed = match &receipt.effects {
@@ -143,6 +184,7 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         allowed: Millis::ZERO,
         artifacts: &[],
         plain: false,
+        ahead: None,
     };
     let (receipt, body) = receipt(parts, key, account);
     let is_letter = refusal.dead_letter || comes_back(parts, &action.ticket.action_id, refusal.outcome);
@@ -188,6 +230,7 @@ pub(crate) fn acted(
         allowed: Millis::ZERO,
         artifacts: &[],
         plain: true,
+        ahead: None,
     };
     let (receipt, body) = receipt(parts, key, account);
     let digest = parts.identity.keyed(&action.request.params_digest());
@@ -204,7 +247,14 @@ pub(crate) fn acted(
 }
 
 /// The receipt, and its canonical text.
-fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> (Receipt, String) {
+fn receipt(parts: &Parts, key: &DeviceKey, mut account: Account<'_>) -> (Receipt, String) {
+    let Ahead {
+        inputs: told,
+        decision,
+    } = account
+        .ahead
+        .take()
+        .unwrap_or_else(|| Ahead::made(parts, account.params, account.spec, account.ruling, account.plain));
     let Account {
         ticket,
         request,
@@ -231,9 +281,7 @@ fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> (Receipt, St
         subject_id: request.subject_id.clone(),
         status: outcome.project().receipt.unwrap_or(Status::Error),
         error: account.result.err().cloned(),
-        inputs: shown(parts, account.params, |name| {
-            account.plain || spec.is_some_and(|spec| spec.is_public_param(name))
-        }),
+        inputs: told,
         outputs: outputs(parts, &account),
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
         cost: cost(parts, &used, account.attempts.is_empty()),
@@ -246,7 +294,7 @@ fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> (Receipt, St
         tool_version: spec.map(|spec| spec.version.clone()),
         principal: ticket.principal.clone(),
         request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
-        decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
+        decision,
         approval: ticket.approval().cloned(),
         attempts: account.attempts,
         isolation: account.isolation,

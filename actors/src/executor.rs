@@ -16,7 +16,7 @@ use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 
 use crate::action::{Action, Claimed};
-use crate::attempt::{Attempted, Tried, attempt, has_changed};
+use crate::attempt::{Attempted, Tried, attempt, has_changed, write_ahead};
 use crate::control::breaker::{Report, counts};
 use crate::control::breakers::{self, Pass};
 use crate::failpoint::hit;
@@ -328,7 +328,8 @@ impl Executor {
         let mut budget = Budget::new(action.request.qos.retries(), &self.parts.settings);
         loop {
             let left = deadline.since(self.parts.clock.monotonic());
-            let mut tried = attempt(&self.parts, action, &prepared, (mode, !course.touched), left).await;
+            let trying = attempt(&self.parts, action, &prepared, (mode, !course.touched), left);
+            let (mut tried, ()) = tokio::join!(biased; trying, write_ahead(&self.parts, action));
             let (seen, overreach) = (tried.effects.take(), tried.overreach.take());
             let attempted = course.note(tried);
             tell(pass.as_ref(), &attempted).await;

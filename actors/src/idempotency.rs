@@ -2,7 +2,7 @@
 //!
 //! A granted claim puts the intent on disk; from here on, whatever happens, the action can be settled.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use effectd_bus::{
     Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, GroupName, Lookup, NewBody, NewEvent,
@@ -16,6 +16,7 @@ use ractor::ActorProcessingErr;
 use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 
 use crate::action::{Action, Gated};
+use crate::capture::Ahead;
 use crate::control::lines::InLine;
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
@@ -37,6 +38,7 @@ pub struct Claimed {
     terms: Terms,
     fence: Fence,
     earlier: Earlier,
+    ahead: Mutex<Option<Ahead>>,
 }
 
 /// Whether the action was begun before.
@@ -84,6 +86,19 @@ impl Claimed {
     /// Lets go of what was sent along with the call: it is over.
     pub(crate) fn take_pinned(&mut self) -> Option<Arc<Pins>> {
         self.terms.pinned.take()
+    }
+
+    /// Makes up what can be of its receipt already, if that was not done before.
+    pub(crate) fn write_ahead(&self, parts: &Parts) {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.is_none() {
+            *ahead = Ahead::of(parts, &self.gated);
+        }
+    }
+
+    /// What was made up of it, for the receipt.
+    pub(crate) fn take_ahead(&self) -> Option<Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// What to commit under.
@@ -332,6 +347,7 @@ impl Idempotency {
             terms,
             fence,
             earlier,
+            ahead: Mutex::default(),
         });
         pass(&self.executor, Execute(claimed));
     }

@@ -1,17 +1,22 @@
 //! What stands where an action will work: looked at before it is claimed, and kept beside.
 //!
 //! Contents that will be gone must be on disk before the tool runs. Small ones are put into the intent, which has to be there
-//! by then anyway; their blobs are written at the same time, and are on disk by the time the tool has run, without anybody
-//! waiting for them. Should the power fail between, whoever finds the intent stores them again.
+//! by then anyway; their blobs are written at the same time, and have to be on disk only by the time the tool has run. While hardly
+//! anything else is under way in the space, they come there beside the tool, without anybody waiting for them. Otherwise they are left
+//! until somebody waits, and the sync of one action stands for all that was written by then. Should the power fail between, whoever finds the
+//! intent stores them again.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use effectd_bus::{BlobError, Blobs, Shelf, Storing};
 use effectd_contracts::{Seen, SpaceId, Standing, Touch};
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
+use tokio::task::spawn_blocking;
 
 use crate::intent::Content;
-use crate::limits::{INTENT_CONTENTS_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
+use crate::limits::{INTENT_CONTENTS_BYTES_MAX, KEEP_COMPANY_MIN, PREIMAGE_EARLY_BYTES_MAX};
 use crate::parts::Parts;
 use crate::preimage::{Looked, keyed_name, look, paths, put};
 
@@ -28,16 +33,88 @@ pub(crate) struct FirstLook {
 #[derive(Debug, Clone, Default)]
 pub struct Kept {
     names: Vec<String>,
-    /// What is on its way to the disk; none if nothing ever was.
+    /// What has to come to the disk yet; none if nothing ever had.
     coming: Option<Coming>,
 }
 
-/// Contents that stand in the intent, and whose blobs are on their way to the disk.
+/// Contents that stand in the intent, and whose blobs have to come to the disk.
 #[derive(Debug, Clone)]
 struct Coming {
     contents: Arc<Vec<(String, Vec<u8>)>>,
-    /// Whether they have come there. The sender goes when nothing is on its way any more.
-    there: watch::Receiver<bool>,
+    way: Way,
+    _keeping: Option<Arc<Keeping>>,
+}
+
+/// How blobs come to the disk.
+#[derive(Debug, Clone)]
+enum Way {
+    /// By themselves, and whether they have come there. The sender goes when nothing is on its way any more.
+    Beside(watch::Receiver<bool>),
+    /// When somebody waits for them.
+    Left(Arc<Mutex<Left>>),
+}
+
+/// Blobs that somebody has to wait for, or whether they came to the disk when somebody did.
+#[derive(Debug)]
+enum Left {
+    Written(Vec<Storing>),
+    Ended(bool),
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // Nobody has waited for them, so nobody needs them. To give them up takes a write.
+        if let (Left::Written(storing), Ok(handle)) = (self, Handle::try_current())
+            && !storing.is_empty()
+        {
+            let storing = std::mem::take(storing);
+            drop(handle.spawn_blocking(move || drop(storing)));
+        }
+    }
+}
+
+fn finish(storing: Vec<Storing>) -> Result<(), BlobError> {
+    storing.into_iter().try_for_each(Storing::finish)
+}
+
+/// How many actions are under way whose contents stand in their intents, by space: they share a sync.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Keepings(Arc<Mutex<HashMap<SpaceId, usize>>>);
+
+/// One of them.
+#[derive(Debug)]
+struct Keeping {
+    all: Keepings,
+    space: SpaceId,
+}
+
+impl Keepings {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SpaceId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more; and how many others there are.
+    fn enter(&self, space: &SpaceId) -> (Keeping, usize) {
+        let mut all = self.lock();
+        let count = all.entry(space.clone()).or_default();
+        let others = *count;
+        *count += 1;
+        let keeping = Keeping {
+            all: self.clone(),
+            space: space.clone(),
+        };
+        (keeping, others)
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        match all.get_mut(&self.space) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) | None => drop(all.remove(&self.space)),
+        }
+    }
 }
 
 /// Looks at where the action will work. Whoever cannot look finds out again when it is carried out.
@@ -78,8 +155,8 @@ impl FirstLook {
     }
 
     /// Keeps the contents already while the claim is being written: neither needs the other. If they stand in the intent, this does
-    /// not wait for the disk. What is not kept is tried again when the action is carried out, and what was kept in vain goes by the
-    /// quota.
+    /// not wait for the disk. What is not kept is tried again when the action is carried out, and what was kept in vain is given up or
+    /// goes by the quota.
     pub(crate) async fn keep(self, parts: &Parts, space: &SpaceId, in_intent: bool) -> Kept {
         if self.contents.is_empty() {
             return Kept::default();
@@ -87,32 +164,39 @@ impl FirstLook {
         let names = self.contents.iter().map(|(name, _)| name.clone()).collect();
         let (blobs, space, contents) = (parts.blobs.clone(), space.clone(), Arc::new(self.contents));
         let (begun, has_begun) = oneshot::channel();
-        let (told, there) = watch::channel(false);
-        let coming = Coming {
-            contents: contents.clone(),
-            there,
-        };
-        tokio::task::spawn_blocking(move || {
+        let keeping = in_intent.then(|| parts.keepings.enter(&space));
+        let others = keeping.as_ref().map_or(0, |(_, others)| *others);
+        let has_company = others >= KEEP_COMPANY_MIN.get();
+        let stored = contents.clone();
+        spawn_blocking(move || {
             let begin =
                 |(name, content): &(String, Vec<u8>)| blobs.begin(Shelf::Preimages, &space, name, content);
             let storing: Result<Vec<Storing>, BlobError> = contents.iter().map(begin).collect();
-            let finish = |storing: Vec<Storing>| storing.into_iter().try_for_each(Storing::finish);
             match storing {
+                Ok(storing) if in_intent && has_company => {
+                    let left = Arc::new(Mutex::new(Left::Written(storing)));
+                    let _nobody_waits = begun.send(Some(Some(Way::Left(left))));
+                }
                 Ok(storing) if in_intent => {
-                    let _nobody_waits = begun.send(true);
+                    let (told, there) = watch::channel(false);
+                    let _nobody_waits = begun.send(Some(Some(Way::Beside(there))));
                     told.send_replace(finish(storing).is_ok());
                 }
                 storing => {
-                    let _nobody_waits = begun.send(storing.and_then(finish).is_ok());
+                    let there = storing.and_then(finish).is_ok();
+                    let _nobody_waits = begun.send(there.then_some(None));
                 }
             }
         });
-        if has_begun.await == Ok(true) {
-            let coming = in_intent.then_some(coming);
-            Kept { names, coming }
-        } else {
-            Kept::default()
-        }
+        let Ok(Some(way)) = has_begun.await else {
+            return Kept::default();
+        };
+        let coming = way.map(|way| Coming {
+            contents: stored,
+            way,
+            _keeping: keeping.map(|(keeping, _)| Arc::new(keeping)),
+        });
+        Kept { names, coming }
     }
 }
 
@@ -126,12 +210,37 @@ impl Kept {
     /// stored once more. What is not there then cannot be undone, and the receipt does not say that it can.
     pub(crate) async fn settle(&self, parts: &Parts, space: &SpaceId) {
         let Some(coming) = &self.coming else { return };
-        if coming.there.clone().wait_for(|there| *there).await.is_ok() {
+        if coming.way.end().await {
             return;
         }
         let contents = coming.contents.to_vec();
         if let Err(failure) = put(parts, space.clone(), contents).await {
             tracing::warn!(%failure, "what an action has replaced is not kept");
         }
+    }
+}
+
+impl Way {
+    /// Waits until the blobs are on disk; whether they are.
+    async fn end(&self) -> bool {
+        let left = match self {
+            Way::Beside(there) => return there.clone().wait_for(|there| *there).await.is_ok(),
+            Way::Left(left) => left,
+        };
+        let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
+        let storing = match &mut *lock() {
+            Left::Ended(there) => return *there,
+            // Somebody has begun to wait and was dropped.
+            Left::Written(storing) if storing.is_empty() => return false,
+            Left::Written(storing) => std::mem::take(storing),
+        };
+        let there = if storing.iter().all(Storing::is_settled) {
+            finish(storing).is_ok()
+        } else {
+            let finished = spawn_blocking(move || finish(storing)).await;
+            finished.is_ok_and(|finished| finished.is_ok())
+        };
+        *lock() = Left::Ended(there);
+        there
     }
 }

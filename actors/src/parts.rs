@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::decisions::AtDoor;
 use crate::held;
 use crate::identity::Identity;
+use crate::keeping::Keepings;
 use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::operations::Acting;
@@ -64,6 +65,8 @@ pub struct Parts {
     pub control: Control,
     policy: RwLock<Arc<Policy>>,
     pub(crate) running: Running,
+    /// Who has left what to be synced.
+    pub(crate) keepings: Keepings,
     pub(crate) leases: Leases,
     /// Who is at work where.
     pub(crate) at_work: AtWork,
@@ -142,6 +145,7 @@ impl Parts {
             answers: Answers::default(),
             policy: RwLock::new(from.policy),
             running: Running::default(),
+            keepings: Keepings::default(),
             leases: Leases::default(),
             at_work: AtWork::default(),
             held: held::Turn::default(),

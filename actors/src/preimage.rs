@@ -10,7 +10,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, Blobs, Pins, Shelf};
@@ -24,6 +24,7 @@ use crate::action::{Action, Claimed, Gated};
 use crate::artifacts;
 use crate::changes::{compare, filled, is_kept, now};
 use crate::control::turns::Join;
+use crate::grip::Grip;
 use crate::idempotency::Earlier;
 use crate::key;
 use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
@@ -43,13 +44,18 @@ pub trait Witness: Send + Sync {
     /// long as all of them together are not more than this.
     fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
 
-    /// The same, if nothing has to be waited for; `None` if it must be, or might.
-    fn look_now(&self, _root: &Path, _paths: &[String], _keep_bytes_max: u64) -> Option<Vec<Looked>> {
+    /// The same, if nothing has to be waited for; `None` if it must be, or might. With it come handles of the files: what is
+    /// replaced meanwhile goes when they do, and whoever replaces it does not wait for the file system to take it down.
+    fn look_now(
+        &self,
+        _root: &Path,
+        _paths: &[String],
+        _keep_bytes_max: u64,
+    ) -> Option<(Vec<Looked>, Vec<OwnedFd>)> {
         None
     }
 
-    /// Holds on to what stands at these paths, if nothing has to be waited for. What is replaced then goes when this does, and
-    /// whoever replaces it does not wait for the file system to take it down.
+    /// Such handles of what stands at these paths, for whoever had to wait for the look; a few of them.
     fn hold(&self, _root: &Path, _paths: &[String]) -> Vec<OwnedFd> {
         Vec::new()
     }
@@ -106,6 +112,15 @@ pub(crate) struct Prepared {
     pub(crate) restore: Vec<Restore>,
     /// The blobs that are sent along with the call, in their order.
     pub(crate) contents: (Shelf, Vec<String>),
+    /// The files that it may replace, for the first run.
+    grip: Mutex<Option<Grip>>,
+}
+
+impl Prepared {
+    /// Holds on to the files that the run may replace. Another run that follows it does not: that is rare.
+    pub(crate) fn take_grip(&self) -> Option<Grip> {
+        self.grip.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// What an action may change, by its parameters, or for an undo by the receipt.
@@ -180,13 +195,31 @@ pub(crate) async fn look(
     paths: Vec<String>,
     keep_bytes_max: u64,
 ) -> Result<Vec<Looked>, Failure> {
+    let (looked, _) = look_and_hold(parts, space, paths, keep_bytes_max).await?;
+    Ok(looked)
+}
+
+/// Looks, and holds on to the files that are there if nothing had to be waited for.
+async fn look_and_hold(
+    parts: &Parts,
+    space: &SpaceId,
+    paths: Vec<String>,
+    keep_bytes_max: u64,
+) -> Result<(Vec<Looked>, Vec<OwnedFd>), Failure> {
     let root: PathBuf = (parts.space_roots)(space)?;
     if let Some(looked) = parts.witness.look_now(&root, &paths, keep_bytes_max) {
         return Ok(looked);
     }
     let witness = parts.witness.clone();
     // A disk may take its time; a worker's thread belongs to others, too.
-    let looking = tokio::task::spawn_blocking(move || witness.look(&root, &paths, keep_bytes_max));
+    let looking = tokio::task::spawn_blocking(move || {
+        let looked = witness.look(&root, &paths, keep_bytes_max)?;
+        let files = looked.iter().map(|looked| &looked.seen);
+        let files = files.filter(|seen| matches!(seen.standing, Standing::File(_)));
+        let files: Vec<_> = files.map(|seen| seen.path.clone()).collect();
+        let held = witness.hold(&root, &files);
+        Ok((looked, held))
+    });
     looking
         .await
         .unwrap_or_else(|_| Err(broken("looking at the files")))
@@ -255,27 +288,29 @@ pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<P
     let spec = gated.entry().spec();
     let touched = touched_by(parts, space, gated);
     let along = sent_along(parts, space, gated.entry(), gated.params(), &touched).await?;
-    let prepared = |before| Prepared {
+    let prepared = |before, grip| Prepared {
         touched: touched.clone(),
         before,
         restore: along.restore,
         contents: along.contents,
+        grip: Mutex::new(grip),
     };
     if touched.is_empty() || gated.dry_run().is_some() {
-        return Ok(prepared(None));
+        return Ok(prepared(None, None));
     }
     let kept = action.state.terms().kept.names();
-    let now = match look_for_the_rest(parts, space, &touched, kept).await {
+    let (now, files) = match look_for_the_rest(parts, space, &touched, kept).await {
         Ok(now) => now,
         Err(failure) if spec.reversible => return Err(failure),
-        Err(_) => return Ok(prepared(None)),
+        Err(_) => return Ok(prepared(None, None)),
     };
+    let grip = Grip::new(files);
     let seen: Vec<_> = now.iter().map(|looked| looked.seen.clone()).collect();
     let before = first_state(parts, action, &seen).await?;
     if before.as_ref() == Some(&seen) && !all_kept(parts, &now, kept) {
         keep(parts, space, now, &touched, spec.reversible).await?;
     }
-    Ok(prepared(before))
+    Ok(prepared(before, Some(grip)))
 }
 
 /// What a tool is sent beside its parameters.
@@ -329,14 +364,14 @@ async fn look_for_the_rest(
     space: &SpaceId,
     touched: &[Touch],
     kept: &[String],
-) -> Result<Vec<Looked>, Failure> {
+) -> Result<(Vec<Looked>, Vec<OwnedFd>), Failure> {
     if !kept.is_empty() {
-        let now = look(parts, space, paths(touched), 0).await?;
+        let (now, files) = look_and_hold(parts, space, paths(touched), 0).await?;
         if all_kept(parts, &now, kept) {
-            return Ok(now);
+            return Ok((now, files));
         }
     }
-    look(parts, space, paths(touched), PREIMAGE_EARLY_BYTES_MAX.get()).await
+    look_and_hold(parts, space, paths(touched), PREIMAGE_EARLY_BYTES_MAX.get()).await
 }
 
 fn all_kept(parts: &Parts, now: &[Looked], kept: &[String]) -> bool {
@@ -512,7 +547,7 @@ pub(crate) async fn observe(parts: &Parts, action: &Action<Claimed>, prepared: &
             change.inside = keyed_inside(parts, &inside(parts, space, to).await);
         }
     }
-    // The bytes are on their way to the disk since before the tool ran.
+    // What was replaced stands in the intent; from the receipt on, its blob must do.
     action.state.terms().kept.settle(parts, space).await;
     let mut undoable = before.iter().all(|was| match now(was, &after) {
         Some(is) => is_kept(parts, space, was, &after) && is.seen.standing != Standing::Other,

@@ -31,6 +31,9 @@ pub struct Call {
     pub trace_id: TraceId,
     /// What the request needs of the workspace; everything else is taken away before the tool runs.
     pub narrowing: Narrowing,
+    /// Whoever asks has about as much to do for the call as the call itself. While such calls are short, they keep to one half of
+    /// the processors.
+    pub makes_room: bool,
 }
 
 /// What of the workspace a request needs. It can only take away.

@@ -237,6 +237,7 @@ impl Ground {
             timeout: Duration::from_millis(timeout_ms),
             trace_id,
             narrowing: Narrowing::default(),
+            makes_room: false,
         };
         self.runtime.block_on(self.sandbox.drill(call, drill))
     }

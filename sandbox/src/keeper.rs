@@ -35,6 +35,7 @@ const FAILURES_MAX: u32 = 3;
 
 /// Runs until the pool is closed.
 pub(crate) fn keep(pool: &Pool, starter: &Starter) {
+    pool.kept_by_this_thread();
     let mut failures = 0;
     while failures < FAILURES_MAX || pool.wait_until_wanted() {
         match start(pool, starter) {
@@ -76,7 +77,7 @@ pub(crate) fn keep(pool: &Pool, starter: &Starter) {
 struct Zygote {
     guard: Child,
     /// The zygote itself, once it is up.
-    handle: Option<OwnedFd>,
+    handle: Option<Arc<OwnedFd>>,
     control: Arc<OwnedFd>,
 }
 
@@ -104,7 +105,8 @@ fn start(pool: &Pool, starter: &Starter) -> Result<Zygote, SandboxError> {
             return Err(error);
         }
     }
-    if !pool.zygote_up(Arc::clone(&zygote.control), zygote.guard.id()) {
+    let control = Arc::clone(&zygote.control);
+    if !pool.zygote_up(control, zygote.handle.clone(), zygote.guard.id()) {
         zygote.end();
         return Err(SandboxError::Closed);
     }
@@ -139,7 +141,7 @@ impl Zygote {
         }
         let mut bytes = vec![0; CONTROL_BYTES_MAX];
         let (length, handle) = socket::receive(self.control.as_fd(), &mut bytes).map_err(|_| not_ours())?;
-        self.handle = handle.into_iter().next();
+        self.handle = handle.into_iter().next().map(Arc::new);
         match serde_json::from_slice(&bytes[..length]) {
             Ok(Booted::Ready) => Ok(()),
             Ok(Booted::Failed(failure)) => Err(explain(&failure, &pool.boot)),
@@ -208,6 +210,10 @@ fn confirm(
 ) -> Result<Option<Ready>, SandboxError> {
     let failed = SandboxError::io("hearing from a child");
     if !readable_within(&channel, CHILD_SETUP_TIME_MAX.get()).map_err(failed)? {
+        tracing::warn!(
+            profile = pool.profile.id.as_str(),
+            "a child was not ready in time"
+        );
         let _gone = process::kill(pidfd.as_fd());
         return Ok(None);
     }
@@ -227,6 +233,7 @@ fn confirm(
                 status,
                 listener,
                 cgroup: None,
+                may_be_aside: false,
             };
             ready.cgroup = place(pool, &ready)?;
             Ok(Some(ready))

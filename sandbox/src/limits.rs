@@ -52,6 +52,9 @@ effectd_contracts::bounds! {
     /// How many microseconds a call that is over looks for the end of its processes without sleeping, and as many again for what they
     /// cost; with 0 it sleeps at once.
     AWAKE_END_US_MAX: u64 = 250, "sandbox.awake_end_us_max", 0 ..= 10_000;
+    /// Calls of the pipeline that take fewer microseconds of a processor, on average, keep to one half of the processors and leave the
+    /// other to the runtime; with 0 none does.
+    ROOM_CALL_US_MAX: u64 = 1_500, "sandbox.room_call_us_max", 0 ..= 1_000_000;
     /// Longest time for a killed process tree to be reaped before its zygote is given up and killed as a whole.
     REAP_TIME_MAX: Duration = 5_000, "sandbox.reap_time_ms_max", 100 ..= 300_000;
     /// Most refused system calls of one call that are answered with an errno; a program that goes on is killed.

@@ -16,6 +16,7 @@ use crate::cgroup::{Cgroups, Slot};
 use crate::error::SandboxError;
 use crate::limits::CHILD_WAIT_MAX;
 use crate::profile::{Ceilings, Profile};
+use crate::room::Room;
 use crate::sys::{process, socket};
 use crate::wire::{Boot, FORKS_MAX};
 
@@ -35,6 +36,8 @@ pub(crate) struct Ready {
     pub(crate) status: OwnedFd,
     pub(crate) listener: OwnedFd,
     pub(crate) cgroup: Option<Slot>,
+    /// It may keep to one half of the processors.
+    pub(crate) may_be_aside: bool,
 }
 
 impl Ready {
@@ -79,6 +82,7 @@ struct State {
     in_flight: usize,
     last_used: Instant,
     closed: bool,
+    room: Room,
 }
 
 impl Pool {
@@ -98,6 +102,7 @@ impl Pool {
             in_flight: 0,
             last_used: Instant::now(),
             closed: false,
+            room: Room::default(),
         };
         Self {
             profile,
@@ -127,14 +132,18 @@ impl Pool {
         }
     }
 
-    /// A child of its own for one call.
-    pub(crate) async fn take(&self) -> Result<Ready, SandboxError> {
+    /// A child of its own for one call, which may have asked to make room.
+    pub(crate) async fn take(&self, makes_room: bool) -> Result<Ready, SandboxError> {
         let receiver = {
             let mut state = self.lock();
             if state.closed {
                 return Err(SandboxError::Closed);
             }
             state.last_used = Instant::now();
+            // What starts processes of its own may need them all.
+            state
+                .room
+                .want(makes_room && self.profile.ceilings.processes == 1);
             while let Some(ready) = state.ready.pop_front() {
                 if !ready.is_dead() {
                     return Ok(ready);
@@ -163,6 +172,11 @@ impl Pool {
     /// Whether there is one call at most.
     pub(crate) fn has_one_call(&self) -> bool {
         self.lock().in_flight <= 1
+    }
+
+    /// What a call has taken of a processor, in microseconds.
+    pub(crate) fn took(&self, time_us: u64) {
+        self.lock().room.took(time_us);
     }
 
     /// When it was last used; `None` while a call is under way.
@@ -201,6 +215,11 @@ impl Pool {
 
     // What follows is the keeper's side.
 
+    /// This thread is the keeper.
+    pub(crate) fn kept_by_this_thread(&self) {
+        self.lock().room.kept_by_this_thread();
+    }
+
     /// Sleeps until somebody wants a child; `false` means that the pool is closed.
     pub(crate) fn wait_until_wanted(&self) -> bool {
         let mut state = self.lock();
@@ -211,7 +230,12 @@ impl Pool {
     }
 
     /// A zygote is up. `false` means that the pool was closed meanwhile.
-    pub(crate) fn zygote_up(&self, control: Arc<OwnedFd>, guard_pid: u32) -> bool {
+    pub(crate) fn zygote_up(
+        &self,
+        control: Arc<OwnedFd>,
+        handle: Option<Arc<OwnedFd>>,
+        guard_pid: u32,
+    ) -> bool {
         let mut state = self.lock();
         if state.closed {
             return false;
@@ -219,6 +243,7 @@ impl Pool {
         state.control = Some(control);
         state.guard_pid = Some(guard_pid);
         state.asked = 0;
+        state.room.zygote(handle);
         state.ask();
         true
     }
@@ -229,6 +254,7 @@ impl Pool {
         state.control = None;
         state.guard_pid = None;
         state.asked = 0;
+        state.room.zygote(None);
         state.ready.clear();
         !state.closed
     }
@@ -242,8 +268,9 @@ impl Pool {
     }
 
     /// A child is there: for whoever waits longest, or for later.
-    pub(crate) fn deliver(&self, ready: Ready) {
+    pub(crate) fn deliver(&self, mut ready: Ready) {
         let mut state = self.lock();
+        ready.may_be_aside |= state.room.was_aside();
         state.asked = state.asked.saturating_sub(1);
         let mut ready = Ok(ready);
         while let Some(waiter) = state.waiters.pop_front() {
@@ -285,6 +312,7 @@ impl State {
         let (Some(control), true) = (&self.control, wanted > 0) else {
             return;
         };
+        self.room.make();
         // A full queue means that enough has been asked for; a broken one is the keeper's to notice.
         if socket::try_send(control.as_fd(), &[wanted as u8]).is_ok() {
             self.asked += wanted;

@@ -21,6 +21,7 @@ use crate::isolation;
 use crate::limits::{DENIALS_MAX, REAP_TIME_MAX};
 use crate::pool::{InFlight, Pool, Ready};
 use crate::profile::{Ceilings, OnDenied, Profile};
+use crate::room;
 use crate::settle::{CallSummary, Reply};
 use crate::sys::{process, seccomp};
 use crate::syscalls;
@@ -132,6 +133,7 @@ async fn converse(
         cause = refusals(&pool.profile, &listener, denials) => cause,
         cause = hear(&channel, output_max, &mut told, beside.outward.as_mut()) => cause,
         never = beside::tell(&channel, frame, &mut beside.inward) => match never {},
+        never = room::let_out(child), if child.may_be_aside => match never {},
         () = tokio::time::sleep_until(deadline) => Cause::TimedOut,
     };
     drop((channel, listener));

@@ -167,7 +167,7 @@ impl Sandbox {
         call.check()?;
         let pool = self.pool_for(call.effective_profile(), &call.space_root)?;
         let in_flight = pool.enter();
-        let child = pool.take().await?;
+        let child = pool.take(call.makes_room).await?;
         crate::run::run(in_flight, child, call, drill, beside).await
     }
 
@@ -176,7 +176,7 @@ impl Sandbox {
     pub async fn warm(&self, profile: SandboxProfile, space_root: &Path) -> Result<(), SandboxError> {
         let pool = self.pool_for(profile, space_root)?;
         let _in_flight = pool.enter();
-        let child = pool.take().await?;
+        let child = pool.take(false).await?;
         pool.deliver(child);
         Ok(())
     }

@@ -85,6 +85,9 @@ impl Reply {
         }
         denials.count_unanswered(&cause, &facts);
         let usage = usage(ended.unwrap_or_default(), seen.peak_bytes, wall);
+        if ended.is_some() {
+            pool.took(usage.cpu_user_us + usage.cpu_system_us);
+        }
         let wrote_too_much = usage.bytes_written > ceilings.written_bytes;
         let replied = matches!(cause, Cause::Replied(_));
         let cause = if replied && wrote_too_much {

@@ -4,13 +4,18 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use effectd::contracts::bound::Tunable as _;
 use effectd::contracts::{ActionRequest, Event, ExecutedData, Receipt, Topic};
 use effectd::{Answer, Config, Runtime};
 use effectd_actors::identity::verify;
+use effectd_actors::limits::KEEP_COMPANY_MIN;
 use effectd_bus::{LetterOrigin, ReceiptQuery};
 use serde_json::{Value, json};
 
 use crate::place::SHORT_LEASE;
+
+/// In the place's folder: how much company it takes for a sync to be left until somebody waits.
+pub(crate) const KEEP_COMPANY: &str = "keep-company";
 
 /// What is on disk when everything has ended.
 #[derive(Debug, Default)]
@@ -178,6 +183,9 @@ pub(crate) fn main() -> ExitCode {
 
 async fn work(mode: &str, folder: &Path, requests: Vec<ActionRequest>) {
     let mut config = Config::embedded(folder.join(".effectd")).unwrap();
+    if let Ok(company) = std::fs::read_to_string(folder.join(KEEP_COMPANY)) {
+        KEEP_COMPANY_MIN.set(company.parse().unwrap()).unwrap();
+    }
     config.lease_ttl = SHORT_LEASE * 5;
     let runtime = Runtime::start(config).await.unwrap();
     say("started");

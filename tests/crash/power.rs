@@ -4,6 +4,7 @@ use effectd::contracts::{Effects, Outcome, Receipt};
 use serde_json::json;
 
 use crate::Test;
+use crate::child::KEEP_COMPANY;
 use crate::harness::side_by_side;
 use crate::matrix::kill_at;
 use crate::place::Place;
@@ -25,42 +26,52 @@ fn contents() -> [Vec<u8>; 4] {
 }
 
 fn replaced() {
+    let points = [
+        Some("executor.after_prepare:1"),
+        Some("executor.after_child:1"),
+        Some("recorder.before_commit:1"),
+        // Nothing is killed and nothing taken away.
+        None,
+    ];
     let mut cases = Vec::new();
     for content in contents() {
-        for point in [
-            "executor.after_prepare:1",
-            "executor.after_child:1",
-            "recorder.before_commit:1",
-        ] {
-            cases.push((content.clone(), point));
+        // Synced while the tool runs, and when it has run.
+        for company in ["1", "0"] {
+            cases.extend(points.map(|point| (content.clone(), company, point)));
         }
     }
-    side_by_side(&cases, |(content, point)| replaced_at(content, point));
+    side_by_side(&cases, |(content, company, point)| {
+        replaced_at(content, company, *point)
+    });
 }
 
-fn replaced_at(content: &[u8], point: &str) {
+fn replaced_at(content: &[u8], company: &str, point: Option<&str>) {
     let place = Place::new();
     place.set_policy(&[]);
+    std::fs::write(place.path().join(KEEP_COMPANY), company).unwrap();
     let note = place.workspace().join("note.txt");
     std::fs::write(&note, content).unwrap();
     let params = json!({ "path": "workspace/note.txt", "text": "other", "space_id": SPACE });
     let write = request("a", "files.write_text", &params);
-    let (visited, _) = kill_at(&place, "exec", point, &write);
-    assert!(visited, "{point} was not reached");
-    let blobs = place.state().join("blobs/preimages");
-    assert!(blobs.is_dir(), "{point}: nothing was kept at {}", blobs.display());
-    std::fs::remove_dir_all(blobs).unwrap();
+    if let Some(point) = point {
+        let (visited, _) = kill_at(&place, "exec", point, &write);
+        assert!(visited, "{point} was not reached");
+        let blobs = place.state().join("blobs/preimages");
+        assert!(blobs.is_dir(), "{point}: nothing was kept at {}", blobs.display());
+        std::fs::remove_dir_all(blobs).unwrap();
+    }
 
+    let case = format!("{point:?}, {company}");
     let answer: Receipt = serde_json::from_value(place.run("exec", &[write]).answers.remove(0)).unwrap();
-    assert_eq!(answer.outcome, Outcome::Executed, "{point}: {:?}", answer.error);
-    assert_eq!(std::fs::read(&note).unwrap(), b"other", "{point}");
+    assert_eq!(answer.outcome, Outcome::Executed, "{case}: {:?}", answer.error);
+    assert_eq!(std::fs::read(&note).unwrap(), b"other", "{case}");
     let Effects::Observed(observed) = &answer.effects else {
-        panic!("{point}: {:?}", answer.effects);
+        panic!("{case}: {:?}", answer.effects);
     };
-    assert!(observed.undoable, "{point}: {observed:?}");
+    assert!(observed.undoable, "{case}: {observed:?}");
     let params = json!({ "receipt_id": answer.receipt_id, "space_id": SPACE });
     let undo = request("undo", "files.undo", &params);
     let undone: Receipt = serde_json::from_value(place.run("exec", &[undo]).answers.remove(0)).unwrap();
-    assert_eq!(undone.outcome, Outcome::Executed, "{point}: {:?}", undone.error);
-    assert_eq!(std::fs::read(&note).unwrap(), content, "{point}");
+    assert_eq!(undone.outcome, Outcome::Executed, "{case}: {:?}", undone.error);
+    assert_eq!(std::fs::read(&note).unwrap(), content, "{case}");
 }

@@ -42,24 +42,25 @@ pub fn open_cached(root: &Path) -> Option<OwnedFd> {
 }
 
 impl Workspace<'_> {
-    /// As [`Workspace::look`], if all of it is in memory. Whatever else it comes to, it is for those who wait to find out.
-    pub fn look_cached(&self, paths: &[SpacePath], keep_bytes_max: u64) -> Option<Vec<Look>> {
+    /// As [`Workspace::look`], if all of it is in memory. Whatever else it comes to, it is for those who wait to find out. With it come
+    /// handles of the files: nothing can be read or changed through them, but as long as one is held, its file is not taken down.
+    pub fn look_cached(&self, paths: &[SpacePath], keep_bytes_max: u64) -> Option<(Vec<Look>, Vec<OwnedFd>)> {
+        if paths.len() > PATHS_MAX {
+            return None;
+        }
         let cached = Workspace {
             cached: true,
             ..*self
         };
-        let few = paths.len() <= PATHS_MAX;
-        few.then(|| cached.look(paths, keep_bytes_max).ok()).flatten()
+        let mut files = Vec::new();
+        let seen = cached.look_at(paths, keep_bytes_max, |file| files.push(file));
+        Some((seen.ok()?, files))
     }
 
-    /// Handles of what stands at these paths, as far as that is in memory. Nothing can be read or changed through them.
+    /// Such handles of whatever stands at the first of these paths, however large it is.
     pub fn hold(&self, paths: &[SpacePath]) -> Vec<OwnedFd> {
-        let cached = Workspace {
-            cached: true,
-            ..*self
-        };
         let paths = paths.iter().take(PATHS_MAX);
-        let held = paths.filter_map(|path| cached.open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW).ok());
+        let held = paths.filter_map(|path| self.open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW).ok());
         held.collect()
     }
 }
@@ -128,11 +129,12 @@ mod tests {
             ] {
                 let names = paths(names);
                 let seen = workspace.look(&names, keep).unwrap();
-                assert_eq!(workspace.look_cached(&names, keep), Some(seen), "{names:?}");
+                let cached = workspace.look_cached(&names, keep).map(|(seen, _)| seen);
+                assert_eq!(cached, Some(seen), "{names:?}");
             }
-            assert_eq!(workspace.look_cached(&paths(&["too-large"]), keep), None);
+            assert!(workspace.look_cached(&paths(&["too-large"]), keep).is_none());
             let many = paths(&["small"; PATHS_MAX + 1]);
-            assert_eq!(workspace.look_cached(&many, keep), None);
+            assert!(workspace.look_cached(&many, keep).is_none());
         }
     }
 
@@ -143,12 +145,20 @@ mod tests {
         fs::write(&file, b"old").unwrap();
         let root = open_cached(space.path()).unwrap();
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        let held = workspace.hold(&paths(&["file", "nothing"]));
+        fs::create_dir(space.path().join("folder")).unwrap();
+        let looked = workspace.look_cached(&paths(&["file", "folder"]), 0);
+        let (_, held) = looked.unwrap();
         assert_eq!(held.len(), 1);
         fs::write(space.path().join("new"), b"new").unwrap();
         fs::rename(space.path().join("new"), &file).unwrap();
         let links = |handle: &OwnedFd| nix::sys::stat::fstat(handle.as_fd()).unwrap().st_nlink;
         assert_eq!(links(&held[0]), 0);
         assert_eq!(fs::read(&file).unwrap(), b"new");
+        // Also what is too large to be looked at here.
+        fs::write(&file, vec![b'x'; BYTES_MAX as usize + 1]).unwrap();
+        assert!(workspace.look_cached(&paths(&["file"]), 0).is_none());
+        let held = workspace.hold(&paths(&["file", "nothing"]));
+        fs::remove_file(&file).unwrap();
+        assert_eq!(held.iter().map(links).collect::<Vec<_>>(), [0]);
     }
 }

@@ -110,8 +110,16 @@ impl Content {
 impl Workspace<'_> {
     /// What stands at a path, without following or opening it; `None` if nothing does.
     pub fn stat(&self, path: &SpacePath) -> Result<Option<Stat>, FileProblem> {
+        Ok(self.handle(path)?.map(|(_, stat)| stat))
+    }
+
+    /// The same, with a handle of it through which nothing can be read or changed.
+    fn handle(&self, path: &SpacePath) -> Result<Option<(OwnedFd, Stat)>, FileProblem> {
         match self.open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW) {
-            Ok(handle) => Ok(Some(stat_of(&handle)?)),
+            Ok(handle) => {
+                let stat = stat_of(&handle)?;
+                Ok(Some((handle, stat)))
+            }
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(FileProblem::Kernel {
                 step: "look at the file",
@@ -132,6 +140,12 @@ impl Workspace<'_> {
             FileKind::Folder => return Err(FileProblem::Folder),
             FileKind::Special => return Err(FileProblem::NotAFile),
         }
+        self.open_seen(path, &seen)
+    }
+
+    /// Opens a file that was recognised as one.
+    fn open_seen(&self, path: &SpacePath, seen: &Stat) -> Result<(File, Stat), FileProblem> {
+        let at = FileProblem::at("open the file");
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let opened = self.open(path, flags).map_err(&at)?;
         let stat = stat_of(&opened)?;
@@ -168,6 +182,16 @@ impl Workspace<'_> {
     /// What stands at these paths, and at the folders above them that are not there yet: all that an action which creates
     /// or replaces them may change. Files come with their content as long as all of it together is not more than this.
     pub fn look(&self, paths: &[SpacePath], keep_bytes_max: u64) -> Result<Vec<Look>, FileProblem> {
+        self.look_at(paths, keep_bytes_max, |_| ())
+    }
+
+    /// The same; whoever asks is given a handle of each file, too.
+    pub(super) fn look_at(
+        &self,
+        paths: &[SpacePath],
+        keep_bytes_max: u64,
+        mut file: impl FnMut(OwnedFd),
+    ) -> Result<Vec<Look>, FileProblem> {
         let mut left = keep_bytes_max;
         let mut all: Vec<Look> = Vec::new();
         for path in paths {
@@ -179,7 +203,8 @@ impl Workspace<'_> {
                 push(&mut all, &folder, Standing::Absent, None);
                 above = folder.parent();
             }
-            let (standing, content) = self.standing(path, left)?;
+            let (standing, content, handle) = self.stands(path, left)?;
+            handle.into_iter().for_each(&mut file);
             left -= content.as_ref().map_or(0, |content| content.len() as u64);
             push(&mut all, path, standing, content);
         }
@@ -192,15 +217,21 @@ impl Workspace<'_> {
         path: &SpacePath,
         keep_bytes_max: u64,
     ) -> Result<(Standing, Option<Vec<u8>>), FileProblem> {
-        let Some(stat) = self.stat(path)? else {
-            return Ok((Standing::Absent, None));
+        let (standing, content, _) = self.stands(path, keep_bytes_max)?;
+        Ok((standing, content))
+    }
+
+    /// The same, with a handle of a file.
+    fn stands(&self, path: &SpacePath, keep_bytes_max: u64) -> Result<Stands, FileProblem> {
+        let Some((handle, seen)) = self.handle(path)? else {
+            return Ok((Standing::Absent, None, None));
         };
-        match stat.kind {
-            FileKind::Folder => return Ok((Standing::Folder, None)),
-            FileKind::Link | FileKind::Special => return Ok((Standing::Other, None)),
+        match seen.kind {
+            FileKind::Folder => return Ok((Standing::Folder, None, None)),
+            FileKind::Link | FileKind::Special => return Ok((Standing::Other, None, None)),
             FileKind::File => {}
         }
-        let (mut file, stat) = self.open_file(path)?;
+        let (mut file, stat) = self.open_seen(path, &seen)?;
         let too_large = FileProblem::TooLarge {
             bytes_max: LOOK_BYTES_MAX.get(),
         };
@@ -232,9 +263,12 @@ impl Workspace<'_> {
             bytes,
             mode: stat.mode,
         };
-        Ok((Standing::File(state), kept.then_some(content)))
+        Ok((Standing::File(state), kept.then_some(content), Some(handle)))
     }
 }
+
+/// What stands at a path, a file's content if it was to be kept, and a handle of a file.
+type Stands = (Standing, Option<Vec<u8>>, Option<OwnedFd>);
 
 /// What stands at a path, and its content if that was to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]

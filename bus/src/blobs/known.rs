@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use super::slots::{Since, Slot, Slots};
+use super::slots::{Since, Slot, Slots, Written};
 use super::{BlobError, destroy, lock, touch};
 
 /// One blob.
@@ -249,7 +249,7 @@ pub(super) fn settle_those(known: &Mutex<Known>, (gone, since): Leaving) -> Resu
         return Ok(());
     };
     let slots = lock(known).slots.clone();
-    let synced = slots.sync(since);
+    let synced = slots.sync(since, slots.written());
     lock(known).settled(&gone, &synced);
     synced
 }
@@ -262,6 +262,7 @@ pub(super) struct Filled {
     /// What was overwritten before is so on disk by the same sync.
     gone: Vec<u64>,
     since: Since,
+    written: Written,
     /// Not closed between writing and the sync.
     _open: Arc<File>,
 }
@@ -287,6 +288,7 @@ pub(super) fn fill(known: &Mutex<Known>, name: &str, sealed: &[u8]) -> Result<Fi
         Ok(Filled {
             since: since.unwrap_or_else(|| slots.since()),
             slot: slots.write(number, name, sealed)?,
+            written: slots.written(),
             slots,
             gone,
             _open: open,
@@ -301,7 +303,7 @@ pub(super) fn fill(known: &Mutex<Known>, name: &str, sealed: &[u8]) -> Result<Fi
 impl Filled {
     /// Waits until the slot is on disk. One of which that cannot be said is given up.
     pub(super) fn sync(self, known: &Mutex<Known>, name: &str) -> Result<Slot, BlobError> {
-        let synced = self.slots.sync(self.since);
+        let synced = self.slots.sync(self.since, self.written);
         let mut known = lock(known);
         known.settled(&self.gone, &synced);
         match synced {
@@ -311,6 +313,11 @@ impl Filled {
                 Err(error)
             }
         }
+    }
+
+    /// Whether it is on disk already.
+    pub(super) fn is_settled(&self) -> bool {
+        self.slots.is_over(self.since, self.written)
     }
 
     /// Nobody needs it.

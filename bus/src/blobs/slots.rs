@@ -88,6 +88,10 @@ struct Syncs {
     why: Option<BlobError>,
 }
 
+/// How many syncs had begun when something had been written. One that begins later stands for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written(u64);
+
 /// How many syncs had failed when something was written, or before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Since(u64);
@@ -237,15 +241,26 @@ impl Slots {
         Since(lock(&self.syncs).failed)
     }
 
-    /// Returns when all that the caller has written is on disk. One sync stands for all who came before it began; whoever
-    /// comes while one is under way waits for the next.
+    /// To be asked for after something was written.
+    pub(super) fn written(&self) -> Written {
+        Written(lock(&self.syncs).begun)
+    }
+
+    /// Whether a sync that began after this was written has ended, and none has failed.
+    pub(super) fn is_over(&self, since: Since, written: Written) -> bool {
+        let syncs = lock(&self.syncs);
+        syncs.ended > written.0 && syncs.failed == since.0
+    }
+
+    /// Returns when what was written is on disk. One sync stands for all that was written before it began; whoever
+    /// comes while one is under way that began before waits for the next.
     ///
     /// The kernel tells of a write that failed once, to whoever syncs next, and forgets the bytes. So a sync that failed
     /// stands also for those who had written by then and were about to wait for another.
-    pub(super) fn sync(&self, since: Since) -> Result<(), BlobError> {
+    pub(super) fn sync(&self, since: Since, written: Written) -> Result<(), BlobError> {
         let file = self.file()?;
         let mut syncs = lock(&self.syncs);
-        let mine = syncs.begun + 1;
+        let mine = written.0 + 1;
         while syncs.ended < mine && syncs.begun > syncs.ended {
             syncs = self.ended.wait(syncs).unwrap_or_else(PoisonError::into_inner);
         }

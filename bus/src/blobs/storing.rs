@@ -28,6 +28,11 @@ impl Storing {
         }
     }
 
+    /// Whether it is on disk already, so that [`Storing::finish`] does not wait for it: what others have waited for stood for this, too.
+    pub fn is_settled(&self) -> bool {
+        self.filled.as_ref().is_none_or(Filled::is_settled)
+    }
+
     /// Waits for the disk; the blob is there, and durable, when this returns.
     pub fn finish(mut self) -> Result<(), BlobError> {
         let Some(filled) = self.filled.take() else {
@@ -67,6 +72,7 @@ mod tests {
 
     const NAME: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
     const OTHER: &str = "00000000000000000000000000000000000000000000000000000000000000bb";
+    const THIRD: &str = "00000000000000000000000000000000000000000000000000000000000000cc";
     const SHELF: Shelf = Shelf::Preimages;
 
     #[test]
@@ -101,6 +107,25 @@ mod tests {
         let again = open(&place, 1_000);
         assert_eq!(again.get(SHELF, &space, NAME), Err(BlobError::Gone));
         assert_eq!(again.bytes(SHELF, &space).unwrap(), sealed_bytes(400));
+    }
+
+    #[test]
+    fn one_sync_stands_for_all_that_was_written_before_it_began() {
+        let place = tempfile::tempdir().unwrap();
+        let (blobs, space) = (open(&place, 100_000), "shared:household".parse().unwrap());
+        let begin = |name: &str| blobs.begin(SHELF, &space, name, b"content").unwrap();
+        let (first, second) = (begin(NAME), begin(OTHER));
+        assert!(!first.is_settled() && !second.is_settled());
+        first.finish().unwrap();
+        let later = begin(THIRD);
+        assert!(second.is_settled() && !later.is_settled());
+        assert!(!blobs.has(SHELF, &space, OTHER), "nobody has waited for it yet");
+        second.finish().unwrap();
+        assert!(!later.is_settled(), "what is on disk already takes no other sync");
+        drop(later);
+        assert!([NAME, OTHER].iter().all(|name| blobs.has(SHELF, &space, name)));
+        assert!(!blobs.has(SHELF, &space, THIRD));
+        assert!(begin(NAME).is_settled());
     }
 
     #[test]

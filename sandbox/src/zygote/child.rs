@@ -37,6 +37,8 @@ pub(super) struct Zygote {
     pub(super) boot: Boot,
     pub(super) world: World,
     pub(super) dispatch: Dispatch,
+    /// See [`super::init_with_warm_up`].
+    pub(super) warm_up: Option<&'static [u8]>,
     pub(super) address_space_bytes: u64,
 }
 
@@ -46,8 +48,8 @@ const PROCESSES_SLACK: u64 = 4;
 /// Most requests come whole with the first read.
 const FIRST_READ_BYTES: usize = 8 * 1_024;
 /// What a small call uses of its stack and heap.
-const REHEARSED_STACK_BYTES: usize = 16 * 1_024;
-const REHEARSED_HEAP_BYTES: usize = 32 * 1_024;
+const WARM_STACK_BYTES: usize = 16 * 1_024;
+const WARM_HEAP_BYTES: usize = 32 * 1_024;
 
 const CHANNEL: i32 = 3;
 const WORKSPACE_SLOT: i32 = 4;
@@ -61,6 +63,8 @@ pub struct ChildCtx {
     /// Pieces of several threads must not be mixed.
     saying: Mutex<()>,
     hearing: Mutex<Channel>,
+    /// Nobody listens yet.
+    is_warming_up: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,6 +72,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ChildCtx {
+    fn new(timeout: Duration, channel: Channel) -> Self {
+        Self {
+            deadline: Instant::now() + timeout,
+            denials: Mutex::default(),
+            saying: Mutex::default(),
+            hearing: Mutex::new(channel),
+            is_warming_up: false,
+        }
+    }
+
+    fn is_heard(&self) -> io::Result<()> {
+        if self.is_warming_up {
+            return Err(io::Error::from(io::ErrorKind::NotConnected));
+        }
+        Ok(())
+    }
+
     /// The space's root. Open beneath it with `openat2` and `RESOLVE_BENEATH`; never check a path first and use it then.
     pub fn workspace(&self) -> BorrowedFd<'_> {
         process::slot(WORKSPACE_SLOT)
@@ -96,6 +117,7 @@ impl ChildCtx {
     /// Hands out a piece of something long, and waits until the runtime has room for it. Which of the long things it is, the
     /// answer says.
     pub fn say(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        self.is_heard()?;
         let _alone = lock(&self.saying);
         let mut channel = Channel::default();
         for chunk in chunks(bytes) {
@@ -108,6 +130,7 @@ impl ChildCtx {
     /// The next piece of what was sent beside the request; an empty one ends one content. An error means that there is no
     /// more of it.
     pub fn hear(&self) -> io::Result<Vec<u8>> {
+        self.is_heard()?;
         let mut channel = lock(&self.hearing);
         let mut head = [0; HEADER_BYTES];
         channel.read_exact(&mut head)?;
@@ -226,7 +249,7 @@ fn confine(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> Res
     drop(channel);
     process::close_from(TMP_SLOT as u32 + 1).at(Step::ChildStart)?;
     let listener = seccomp::install_with_listener(&boot.narrow_filter).at(Step::NarrowFilter)?;
-    rehearse(boot);
+    warm_up(zygote);
     socket::send(
         process::slot(CHANNEL),
         &header(Kind::Ready, 0),
@@ -317,11 +340,12 @@ fn limit_processes(boot: &Boot) -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_NPROC, processes, processes)
 }
 
-/// Goes once through what every call goes through, with an empty request and an answer that nobody gets. A fresh copy of a
+/// Goes once through what every call goes through, with an answer that nobody gets. A fresh copy of a
 /// process has to fetch each page of code and data when it first touches it; this way it does so before anybody waits.
-fn rehearse(boot: &Boot) {
-    let stack = std::hint::black_box([1u8; REHEARSED_STACK_BYTES]);
-    let heap = std::hint::black_box(vec![stack[0]; REHEARSED_HEAP_BYTES]);
+fn warm_up(zygote: &Zygote) {
+    let boot = &zygote.boot;
+    let stack = std::hint::black_box([1u8; WARM_STACK_BYTES]);
+    let heap = std::hint::black_box(vec![stack[0]; WARM_HEAP_BYTES]);
     let orders = Orders {
         ceilings: boot.ceilings,
         narrowing: Narrowing::default(),
@@ -340,17 +364,20 @@ fn rehearse(boot: &Boot) {
         Some(frame(Kind::Reply, &denials, &request))
     });
     std::hint::black_box(understood);
+    if let Some(request) = zygote.warm_up {
+        let ctx = ChildCtx {
+            is_warming_up: true,
+            ..ChildCtx::new(Duration::ZERO, Channel::default())
+        };
+        // What panics here does so again when it counts.
+        let _answer = catch_unwind(AssertUnwindSafe(|| (zygote.dispatch)(&ctx, request)));
+    }
 }
 
 fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
     let mut channel = Channel::default();
     let (orders, request) = receive(&mut channel)?;
-    let ctx = ChildCtx {
-        deadline: Instant::now() + Duration::from_millis(orders.timeout_ms),
-        denials: Mutex::default(),
-        saying: Mutex::default(),
-        hearing: Mutex::new(channel),
-    };
+    let ctx = ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel);
     if let Err(failure) = narrow(zygote, &orders) {
         return Ok(frame(Kind::Unconfined, &serde_json::to_vec(&failure)?, &[]));
     }

@@ -13,6 +13,7 @@ mod tree;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use effectd_contracts::Digest;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -28,15 +29,23 @@ pub const ZYGOTE_ARGUMENT: &str = "__zygote";
 /// To be called first in `main`, before any thread is started. In an ordinary process it returns at once; in a process
 /// that the sandbox started as a zygote it never returns, and `dispatch` runs in the confined children.
 pub fn init(dispatch: Dispatch) {
+    init_with_warm_up(dispatch, None);
+}
+
+/// The same. Every child runs this request before it waits for its own, and nobody gets the answer: a fresh copy of a process has to
+/// fetch each page of code when it first touches it, and so most of that is done before anybody waits. The request must change
+/// nothing and look at nothing, and make no system call that the profile bans: nobody would hear of it, and the child would never be
+/// ready. It is confined as any other.
+pub fn init_with_warm_up(dispatch: Dispatch, warm_up: Option<&'static [u8]>) {
     let is_zygote = std::env::args_os()
         .nth(1)
         .is_some_and(|argument| argument == ZYGOTE_ARGUMENT);
     if is_zygote {
-        main(dispatch);
+        main(dispatch, warm_up);
     }
 }
 
-fn main(dispatch: Dispatch) -> ! {
+fn main(dispatch: Dispatch, warm_up: Option<&'static [u8]>) -> ! {
     // The control socket is standard input; a zygote that a person starts by hand has none and says so.
     let control = match control_socket() {
         Ok(control) => control,
@@ -51,7 +60,7 @@ fn main(dispatch: Dispatch) -> ! {
             process::exit_now(2)
         }
     };
-    let failure = match start(&control, dispatch) {
+    let failure = match start(&control, dispatch, warm_up) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
@@ -111,7 +120,11 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
 
 enum Never {}
 
-fn start(control: &OwnedFd, dispatch: Dispatch) -> Result<Never, SetupFailure> {
+fn start(
+    control: &OwnedFd,
+    dispatch: Dispatch,
+    warm_up: Option<&'static [u8]>,
+) -> Result<Never, SetupFailure> {
     prctl::set_pdeathsig(Signal::SIGKILL).at(Step::Start)?;
     nix::unistd::setsid().ok();
     let boot = receive_boot(control).at(Step::Start)?;
@@ -138,6 +151,8 @@ fn start(control: &OwnedFd, dispatch: Dispatch) -> Result<Never, SetupFailure> {
     prctl::set_no_new_privs().at(Step::Capabilities)?;
     prctl::set_dumpable(false).at(Step::Capabilities)?;
     crate::sys::seccomp::install(&boot.base_filter).at(Step::BaseFilter)?;
+    // What the processor can do is asked for here, once for all children: in a virtual machine, each question takes a while.
+    std::hint::black_box(Digest::of(&[]));
     report(control, &Booted::Ready, Some(&handle));
     drop(handle);
     serve::serve(
@@ -146,6 +161,7 @@ fn start(control: &OwnedFd, dispatch: Dispatch) -> Result<Never, SetupFailure> {
             boot,
             world,
             dispatch,
+            warm_up,
             address_space_bytes,
         },
     )

@@ -108,6 +108,7 @@ impl Scene {
             // Longer than a machine stalls: whoever means a deadline sets one.
             timeout: Duration::from_secs(60),
             trace_id: TraceId::new("trace-escape").unwrap(),
+            makes_room: false,
             narrowing: Narrowing {
                 writable: Some(vec![PathBuf::from(".")]),
                 ..Narrowing::default()

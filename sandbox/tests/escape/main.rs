@@ -34,6 +34,7 @@ mod ownership;
 mod pieces;
 mod processes;
 mod replies;
+mod room;
 mod smoke;
 mod survivors;
 mod unsupported;
@@ -65,6 +66,7 @@ fn promises() -> Vec<Promise> {
         load::promises(),
         pieces::promises(),
         replies::promises(),
+        room::promises(),
         survivors::promises(),
         unsupported::promises(),
     ];
