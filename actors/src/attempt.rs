@@ -252,7 +252,8 @@ fn call_of(
         timeout: left,
         trace_id: action.ticket.trace_id.clone(),
         narrowing,
-        makes_room: true,
+        // Beside a flood, whoever else comes would wait for the half that the flood has.
+        makes_room: !parts.control.starts.has_several(),
     })
 }
 
