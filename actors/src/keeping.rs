@@ -3,8 +3,8 @@
 //! Contents that will be gone must be on disk before the tool runs. Small ones are put into the intent, which has to be there
 //! by then anyway; their blobs are written at the same time, and have to be on disk only by the time the tool has run. While hardly
 //! anything else is under way in the space, they come there beside the tool, without anybody waiting for them. Otherwise they are left
-//! until somebody waits, and the sync of one action stands for all that was written by then. Should the power fail between, whoever finds the
-//! intent stores them again.
+//! until somebody waits, and the sync of one action stands for all that was written by then. Should the power fail between, whoever
+//! finds the intent stores them again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -199,7 +199,7 @@ pub(crate) async fn look(
     Ok(looked)
 }
 
-/// Looks, and holds on to the files that are there if nothing had to be waited for.
+/// Looks, and holds on to a few of the files that are there.
 async fn look_and_hold(
     parts: &Parts,
     space: &SpaceId,

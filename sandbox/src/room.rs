@@ -2,10 +2,10 @@
 //!
 //! A runtime has about as much to do for a small call as the call itself. The kernel starts every new process where there is least to
 //! do at that moment, which is where the runtime has just paused to wait for the disk; then both find the caches full of the other's
-//! things, all the time. So calls that ask for it ([`crate::Call::makes_room`]) keep to one half of the processors and leave the
-//! other to the runtime, if there are few processors, and as long as they are short: children of a pool whose calls take long on average are made anywhere, and a
-//! single call that takes long may go anywhere after a while. The runtime itself may always run everywhere, but for the thread that
-//! takes children from their zygote: it goes where they are.
+//! things, all the time. So where there are few processors, calls that ask for it ([`crate::Call::makes_room`]) keep to one half of
+//! them and leave the other to the runtime, as long as they are short: children of a pool whose calls take long on average are made
+//! anywhere, and a single call that takes long may go anywhere after a while. The runtime itself may always run everywhere, but for
+//! the thread that takes children from their zygote: it goes where they are.
 
 use std::convert::Infallible;
 use std::io;
@@ -83,20 +83,27 @@ impl Room {
         let Some(zygote) = self.zygote.as_ref().filter(|_| aside != self.is_aside) else {
             return;
         };
+        // Also if only half of it is done: who is there by mistake is let out.
+        self.was_aside |= aside;
         let moved = processors(aside).and_then(|set| {
-            if let Some(keeper) = self.keeper {
-                sched_setaffinity(keeper, &set)?;
-            }
+            self.move_keeper(&set)?;
             confine(zygote.as_fd(), &set)
         });
         match moved {
-            Ok(()) => {
-                self.is_aside = aside;
-                self.was_aside |= aside;
+            Ok(()) => self.is_aside = aside,
+            // Nor does it go there the next time. The next zygote begins where the keeper is.
+            Err(_) if aside => {
+                let _stays = processors(false).and_then(|set| self.move_keeper(&set));
+                self.zygote = None;
             }
-            // Nor does it go there the next time.
-            Err(_) if aside => self.zygote = None,
             Err(_) => {}
+        }
+    }
+
+    fn move_keeper(&self, to: &CpuSet) -> io::Result<()> {
+        match self.keeper {
+            Some(keeper) => Ok(sched_setaffinity(keeper, to)?),
+            None => Ok(()),
         }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn promises() -> Vec<Promise> {
             let long = scene.sandbox.call(call(scene, DEFAULT, "stay", true));
             let let_out = async {
                 while !of_zygote(scene, DEFAULT).contains(&everywhere) {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    tokio::task::yield_now().await;
                 }
             };
             scene.runtime.block_on(async {
