@@ -390,43 +390,34 @@ impl Bench {
         .await
     }
 
-    /// One subject asks now and then: alone, and while another floods.
+    /// One subject asks for one thing after another, by itself and then beside another that floods, in turns: a disk that pauses in one
+    /// of them only makes the ratio look good or bad. The ratio is the median of the pairs.
     async fn fairness(&self, pipeline: &Arc<Pipeline>) {
-        let visit = |word: &'static str| {
-            let pipeline = pipeline.clone();
-            lanes(1, move |_, n| {
-                let asked = request(OTHER, &format!("{word}-{n}"), "other");
-                let pipeline = pipeline.clone();
-                async move { exec(&pipeline, asked, Outcome::Executed).await }
-            })
-        };
-        let unloaded = visit("unloaded").await;
-        let (over, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let flood = (0..128).map(|lane| {
-            let (pipeline, over, ended) = (pipeline.clone(), over.clone(), ended.clone());
-            tokio::spawn(async move {
-                for n in 0.. {
-                    if over.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    let asked = request(FLOODER, &format!("flood-{lane}-{n}"), &format!("flood-{lane}"));
-                    exec(&pipeline, asked, Outcome::Executed).await;
-                    ended.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        });
-        let flood: Vec<_> = flood.collect();
-        let loaded = visit("loaded").await;
-        over.store(true, Ordering::Relaxed);
-        for lane in flood {
-            lane.await.expect("a lane of the flood");
+        let (mut alone, mut beside, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut flooded, mut time) = (0, Duration::ZERO);
+        for turn in 0..TURNS {
+            let unloaded = visits(pipeline, format!("alone-{turn}")).await;
+            let flood = Flood::begin(pipeline, turn);
+            let begun = Instant::now();
+            let loaded = visits(pipeline, format!("beside-{turn}")).await;
+            time += begun.elapsed();
+            flooded += flood.end().await;
+            ratios.push(loaded.at(99).as_secs_f64() / unloaded.at(99).as_secs_f64());
+            alone.push(unloaded);
+            beside.push(loaded);
         }
-        show("another subject, alone", &unloaded);
-        show("another subject, beside a flood of 128", &loaded);
-        let flooded = ended.load(Ordering::Relaxed) as f64 / (FIRST + measured_time()).as_secs_f64();
-        println!("(the flood itself: {flooded:.0} per s)");
-        let ratio = loaded.at(99).as_secs_f64() / unloaded.at(99).as_secs_f64();
-        self.goal("the other's p99 beside a flood, of its p99 alone", ratio, 3.0);
+        show("another subject, alone", &Figures::all(alone));
+        show("another subject, beside a flood of 128", &Figures::all(beside));
+        println!(
+            "(the flood itself: {:.0} per s)",
+            flooded as f64 / time.as_secs_f64()
+        );
+        ratios.sort_by(f64::total_cmp);
+        self.goal(
+            "the other's p99 beside a flood, of its p99 alone",
+            ratios[TURNS / 2],
+            3.0,
+        );
     }
 
     /// The sandbox's own calls with the same tool.
@@ -443,6 +434,55 @@ impl Bench {
             }
         })
         .await
+    }
+}
+
+/// What a subject comes to that asks for one thing after another.
+async fn visits(pipeline: &Arc<Pipeline>, word: String) -> Figures {
+    let (pipeline, word) = (pipeline.clone(), Arc::new(word));
+    lanes(1, move |_, n| {
+        let asked = request(OTHER, &format!("{word}-{n}"), "other");
+        let pipeline = pipeline.clone();
+        async move { exec(&pipeline, asked, Outcome::Executed).await }
+    })
+    .await
+}
+
+/// Another subject, which asks for as much as it can.
+struct Flood {
+    over: Arc<AtomicBool>,
+    lanes: Vec<tokio::task::JoinHandle<usize>>,
+}
+
+impl Flood {
+    fn begin(pipeline: &Arc<Pipeline>, turn: usize) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let lane = |lane: usize| {
+            let (pipeline, over) = (pipeline.clone(), over.clone());
+            tokio::spawn(async move {
+                for n in 0.. {
+                    if over.load(Ordering::Relaxed) {
+                        return n;
+                    }
+                    let action = format!("flood-{turn}-{lane}-{n}");
+                    let asked = request(FLOODER, &action, &format!("flood-{lane}"));
+                    exec(&pipeline, asked, Outcome::Executed).await;
+                }
+                0
+            })
+        };
+        let lanes = (0..128).map(lane).collect();
+        Self { over, lanes }
+    }
+
+    /// Ends it; how many actions it had.
+    async fn end(self) -> usize {
+        self.over.store(true, Ordering::Relaxed);
+        let mut ended = 0;
+        for lane in self.lanes {
+            ended += lane.await.expect("a lane of the flood");
+        }
+        ended
     }
 }
 

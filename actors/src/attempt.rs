@@ -6,8 +6,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use effectd_contracts::{
-    Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Phase, ProbeVerdict,
-    Seen, ToolCall, ToolOutput, ToolReply, Touch, json, limits,
+    Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Monotonic, Phase,
+    ProbeVerdict, Seen, ToolCall, ToolOutput, ToolReply, Touch, json, limits,
 };
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 use effectd_sandbox::{Answer, Beside, Call, Ending, Limits, Narrowing, SandboxError};
@@ -25,6 +25,9 @@ use crate::parts::Parts;
 use crate::preimage::{self, Prepared};
 use crate::registry::Entry;
 use crate::streams::{self, KeptArtifact, Taken};
+
+/// Longest answer that is read while its child is taken down: until then it is held twice.
+const READ_BYTES_MAX: usize = 64 * 1_024;
 
 /// One run.
 pub(crate) struct Tried {
@@ -83,11 +86,15 @@ pub(crate) async fn attempt(
             let (shelf, contents) = &prepared.contents;
             let inward = (mode == CallMode::Run && !contents.is_empty())
                 .then(|| streams::inward(parts, *shelf, &action.request.space_id, contents));
-            run(parts, action, call, inward, look).await
+            run(parts, action, (call, mode), inward, look).await
         }
         Err(failure) => Err(Some(failure)),
     };
-    let took = Millis::from(parts.clock.monotonic().since(begun));
+    let ended = match &outcome {
+        Ok(ran) => ran.ended,
+        Err(_) => parts.clock.monotonic(),
+    };
+    let took = Millis::from(ended.since(begun));
     let entry = action.state.gated().entry();
     let mut tried = Tried {
         attempt: Attempt {
@@ -110,9 +117,12 @@ pub(crate) async fn attempt(
         grip,
     };
     match outcome {
-        Ok(Ran { answer, look, taken }) => {
+        Ok(Ran {
+            answer, seen, taken, ..
+        }) => {
             let was_killed = matches!(answer.ending, Ending::Killed { .. });
-            tell(&mut tried, answer, entry, mode, action);
+            let (look, read) = seen.unzip();
+            tell(&mut tried, answer, read.flatten(), (entry, mode), action);
             if was_killed && mode == CallMode::Run {
                 preimage::remove_drafts(parts, action, prepared).await;
             }
@@ -252,8 +262,7 @@ fn call_of(
         timeout: left,
         trace_id: action.ticket.trace_id.clone(),
         narrowing,
-        // Beside a flood, whoever else comes would wait for the half that the flood has.
-        makes_room: !parts.control.starts.has_several(),
+        makes_room: true,
     })
 }
 
@@ -287,17 +296,20 @@ fn narrowed(prepared: &Prepared, entry: &Entry, params: &Map<String, Value>) -> 
 /// What is known when a call has been made.
 struct Ran<T> {
     answer: Answer,
-    look: Option<T>,
+    /// When it was over.
+    ended: Monotonic,
+    /// What a look has shown, and what the child said, if that was short.
+    seen: Option<(T, Option<Read>)>,
     taken: Taken,
 }
 
 /// Has the call made. When the child has spoken and nothing of it can run any more, there is time to look at what it has
-/// done: the kernel takes as long again to take it down and to say what it cost. The error is why it was not made; none
+/// done and to read what it has said: the kernel takes as long again to take it down and to say what it cost. The error is why it was not made; none
 /// means that the runtime stops.
 async fn run<T>(
     parts: &Parts,
     action: &Action<Claimed>,
-    call: Call,
+    (call, mode): (Call, CallMode),
     inward: Option<mpsc::Receiver<Vec<u8>>>,
     look: Option<impl Future<Output = T>>,
 ) -> Result<Ran<T>, Option<Failure>> {
@@ -316,11 +328,13 @@ async fn run<T>(
         // Only a real run has something to keep.
         outward: look.is_some().then_some(outward),
     };
+    let is_looked_at = look.is_some();
     tokio::spawn(async move {
         let call = async {
             let reply = sandbox.ask_with(call, beside).await?;
-            if reply.bytes().is_some() {
-                let _nobody_waits = spoke.send(());
+            if let Some(bytes) = reply.bytes() {
+                let is_read = is_looked_at && bytes.len() <= READ_BYTES_MAX;
+                let _nobody_waits = spoke.send(is_read.then(|| bytes.to_vec()));
             }
             Ok(reply.settle().await)
         };
@@ -339,27 +353,41 @@ async fn run<T>(
     });
     let looking = async {
         match (look, spoken.await) {
-            (Some(look), Ok(())) => {
+            (Some(look), Ok(said)) => {
                 action.step("replied");
                 let looked = look.await;
                 action.step("observed");
-                Some(looked)
+                let read = said.map(|said| read_reply(&said, action.state.gated().entry(), mode));
+                Some((looked, read))
             }
             (Some(_) | None, _) => None,
         }
     };
     let taking = streams::take(pieces, parts.blobs.clone(), action.request.space_id.clone());
-    let (answer, look, taken) = tokio::join!(answer, looking, taking);
+    let answer = async { (answer.await, parts.clock.monotonic()) };
+    let ((answer, ended), seen, taken) = tokio::join!(answer, looking, taking);
     action.step("settled");
     hit("executor.after_child", id).await;
     match answer {
-        Ok(Ok(answer)) => Ok(Ran { answer, look, taken }),
+        Ok(Ok(answer)) => Ok(Ran {
+            answer,
+            ended,
+            seen,
+            taken,
+        }),
         Ok(Err(SandboxError::Closed)) | Err(_) => Err(None),
         Ok(Err(error)) => Err(Some(error.failure())),
     }
 }
 
-fn tell(tried: &mut Tried, answer: Answer, entry: &Entry, mode: CallMode, action: &Action<Claimed>) {
+/// Says what the call came to; what the child said may have been read before.
+fn tell(
+    tried: &mut Tried,
+    answer: Answer,
+    read: Option<Read>,
+    (entry, mode): (&Entry, CallMode),
+    action: &Action<Claimed>,
+) {
     let usage = &answer.usage;
     tried.used.cpu = Millis::from_micros(usage.cpu_user_us + usage.cpu_system_us);
     tried.used.peak_memory_bytes = usage.peak_memory_bytes;
@@ -372,7 +400,7 @@ fn tell(tried: &mut Tried, answer: Answer, entry: &Entry, mode: CallMode, action
     }
     tried.attempt.denials = answer.denials.into_iter().map(denial).collect();
     match answer.ending {
-        Ending::Replied(bytes) => match read_reply(&bytes, entry, mode) {
+        Ending::Replied(bytes) => match read.unwrap_or_else(|| read_reply(&bytes, entry, mode)) {
             Ok(Reply::Output(output)) => tried.came_to = Attempted::Done(output),
             Ok(Reply::Verdict(verdict)) => tried.probed = Some(verdict),
             Err((failure, true)) => tried.came_to = Attempted::Unclear(failure),
@@ -398,8 +426,11 @@ enum Reply {
     Verdict(ProbeVerdict),
 }
 
-/// Reads what the child says, which is not to be trusted. The flag tells whether it may have had its effect.
-fn read_reply(bytes: &[u8], entry: &Entry, mode: CallMode) -> Result<Reply, (Failure, bool)> {
+/// What a child said, read. The flag tells whether it may have had its effect.
+type Read = Result<Reply, (Failure, bool)>;
+
+/// Reads what the child says, which is not to be trusted.
+fn read_reply(bytes: &[u8], entry: &Entry, mode: CallMode) -> Read {
     let invalid = |why: &str| Failure::new(Code::ResultInvalid, Phase::Capture, why);
     let reply: ToolReply = json::parse(bytes, limits::TOOL_REPLY_BYTES_MAX)
         .map_err(|_| (invalid("the tool's answer is not a reply"), true))?;

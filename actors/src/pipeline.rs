@@ -114,6 +114,9 @@ impl Pipeline {
             .store
             .configure(&Topic::ActionDecision.into(), &group()?, options)
             .await?;
+        if let Some(thread) = parts.store.writer_thread() {
+            parts.sandbox.leave_room_for(thread);
+        }
         let permits = Arc::new(Semaphore::new(parts.settings.in_flight_max));
         let (send_fatal, fatal) = watch::channel(None);
         let supervisor = Supervisor {

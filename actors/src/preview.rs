@@ -180,7 +180,7 @@ async fn rehearsed(parts: &Parts, trial: &Trial<'_>, touched: &[Touch]) -> Resul
         timeout,
         trace_id: trial.trace_id.clone(),
         narrowing: Narrowing::read_only(),
-        makes_room: !parts.control.starts.has_several(),
+        makes_room: true,
     };
     let beside = Beside {
         inward,

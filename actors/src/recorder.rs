@@ -76,14 +76,16 @@ impl Recorder {
         let signing = self.parts.identity.signing().await;
         let Captured { receipt, completion } = capture::ran(&self.parts, &signing, &action);
         action.step("captured");
-        let grip = action.state.take_grip();
-        // Not before the receipt is on its way: nobody waits for what was replaced to be taken down.
-        let (committed, ()) = tokio::join!(self.commit(completion), async { drop(grip) });
+        let mut grip = action.state.take_grip();
+        // A disk that takes no receipt may need what was replaced to be gone.
+        let committed = self.commit_with(completion, || drop(grip.take())).await;
         drop(signing);
         let output = action.state.ended().result.as_ref().ok();
         let result = output.map(|output| Arc::new(output.result.clone()));
         self.conclude(action.advance(|_| ()), receipt, committed, result)
             .await;
+        // Nobody waits for what was replaced to be taken down, and the disk does not do it while it is to keep the receipt.
+        drop(grip);
     }
 
     async fn refused(&self, refusal: Refusal, this: &FactoryRef<(), Record>) {
@@ -237,10 +239,15 @@ impl Recorder {
     }
 
     async fn commit(&self, completion: Completion) -> Result<(), StoreError> {
+        self.commit_with(completion, || ()).await
+    }
+
+    /// The same; what is to be done when it does not succeed at once is done before it is tried again.
+    async fn commit_with(&self, completion: Completion, on_trouble: impl FnMut()) -> Result<(), StoreError> {
         let id = completion.receipt.action_id.clone();
         let given_up = completion.letter.as_ref().map(|letter| letter.code.clone());
         hit("recorder.before_commit", &id).await;
-        let committed = self.try_commit(completion).await;
+        let committed = self.try_commit(completion, on_trouble).await;
         if let (Ok(()), Some(code)) = (&committed, given_up) {
             self.parts
                 .metrics
@@ -252,13 +259,18 @@ impl Recorder {
         committed
     }
 
-    async fn try_commit(&self, completion: Completion) -> Result<(), StoreError> {
+    async fn try_commit(
+        &self,
+        completion: Completion,
+        mut on_trouble: impl FnMut(),
+    ) -> Result<(), StoreError> {
         let mut pause = self.parts.settings.backoff_first;
         for _ in 1..self.parts.settings.commit_tries {
             match self.parts.store.commit(completion.clone()).await {
                 Err(StoreError::Unavailable { .. } | StoreError::Overloaded { .. } | StoreError::Full) => {}
                 answer => return answer.map(|_| ()),
             }
+            on_trouble();
             tokio::time::sleep(pause).await;
             pause *= 4;
         }

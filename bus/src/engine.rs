@@ -132,6 +132,8 @@ pub struct LocalStore {
 struct Inner {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// The kernel's number of it.
+    writer_thread: i32,
 }
 
 impl Shared {
@@ -214,11 +216,12 @@ impl LocalStore {
             retaining: Mutex::default(),
         });
         shared.measure();
-        let thread = writer::spawn(shared.clone(), recovered.state)?;
+        let (thread, writer_thread) = writer::spawn(shared.clone(), recovered.state)?;
         Ok(LocalStore {
             inner: Arc::new(Inner {
                 shared,
                 writer: Mutex::new(Some(thread)),
+                writer_thread,
             }),
         })
     }

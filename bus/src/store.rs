@@ -238,6 +238,12 @@ pub trait Store: Send + Sync {
     /// What the Store has done and has to do.
     fn stats(&self) -> Stats;
 
+    /// The kernel's number of the thread of this process that everybody who writes waits for, if there is one: whoever shares out
+    /// processors can leave it one that is free.
+    fn writer_thread(&self) -> Option<i32> {
+        None
+    }
+
     /// Writes what waits, refuses what comes, and lets go of the files. Dropping the last handle does the same.
     fn close(&self) -> Result<(), StoreError>;
 

@@ -157,6 +157,7 @@ impl Zygote {
                 .map_err(SandboxError::io("control socket"))?;
             if !readable {
                 pool.decay();
+                drop(pool.take_spent());
                 continue;
             }
             let mut bytes = [0; 16];
@@ -170,6 +171,10 @@ impl Zygote {
                         Ok(Some(ready)) => {
                             count += 1;
                             pool.deliver(ready);
+                            // The next child first: somebody may wait for it.
+                            if !readable_within(&self.control, Duration::ZERO).unwrap_or(true) {
+                                drop(pool.take_spent());
+                            }
                         }
                         // It died, or was killed from outside, before it was ready: not a fault of the host.
                         Ok(None) => pool.miss(),

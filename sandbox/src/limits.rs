@@ -53,7 +53,7 @@ effectd_contracts::bounds! {
     /// cost; with 0 it sleeps at once.
     AWAKE_END_US_MAX: u64 = 250, "sandbox.awake_end_us_max", 0 ..= 10_000;
     /// Calls of the pipeline that take fewer microseconds of a processor, on average, keep to one half of the processors and leave the
-    /// other to the runtime; with 0 none does.
+    /// other to the runtime, whose writer keeps to it; with 0 none does.
     ROOM_CALL_US_MAX: u64 = 1_500, "sandbox.room_call_us_max", 0 ..= 1_000_000;
     /// Longest time for a killed process tree to be reaped before its zygote is given up and killed as a whole.
     REAP_TIME_MAX: Duration = 5_000, "sandbox.reap_time_ms_max", 100 ..= 300_000;

@@ -16,7 +16,7 @@ use crate::cgroup::{Cgroups, Slot};
 use crate::error::SandboxError;
 use crate::limits::CHILD_WAIT_MAX;
 use crate::profile::{Ceilings, Profile};
-use crate::room::Room;
+use crate::room::{Others, Room};
 use crate::sys::{process, socket};
 use crate::wire::{Boot, FORKS_MAX};
 
@@ -29,7 +29,7 @@ pub struct PoolSize {
     pub ready_max: usize,
 }
 
-/// A confined child that has not seen any request. Dropping it kills it.
+/// A confined child for one call. Dropping it kills it.
 pub(crate) struct Ready {
     pub(crate) channel: OwnedFd,
     pub(crate) pidfd: OwnedFd,
@@ -53,6 +53,9 @@ impl Drop for Ready {
         let _gone = process::kill(self.pidfd.as_fd());
     }
 }
+
+/// Used children whose remains wait for the keeper; what is more is taken down by whoever brings it.
+const SPENT_MAX: usize = 16;
 
 type Waiter = oneshot::Sender<Result<Ready, SandboxError>>;
 
@@ -82,6 +85,8 @@ struct State {
     in_flight: usize,
     last_used: Instant,
     closed: bool,
+    /// Children that were used, until the keeper takes down what is left of them.
+    spent: Vec<Ready>,
     room: Room,
 }
 
@@ -91,6 +96,7 @@ impl Pool {
         boot: Boot,
         cgroups: Option<Arc<Cgroups>>,
         size: PoolSize,
+        others: Arc<Others>,
     ) -> Self {
         let state = State {
             control: None,
@@ -102,7 +108,8 @@ impl Pool {
             in_flight: 0,
             last_used: Instant::now(),
             closed: false,
-            room: Room::default(),
+            spent: Vec::new(),
+            room: Room::new(others),
         };
         Self {
             profile,
@@ -179,6 +186,15 @@ impl Pool {
         self.lock().room.took(time_us);
     }
 
+    /// A child whose call is over. What is left of it is for the keeper, which is woken for the next child anyway:
+    /// closing a filter's listener takes its time, and somebody waits for the call.
+    pub(crate) fn leave(&self, child: Ready) {
+        let mut state = self.lock();
+        if state.spent.len() < SPENT_MAX && state.control.is_some() {
+            state.spent.push(child);
+        }
+    }
+
     /// When it was last used; `None` while a call is under way.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
@@ -194,7 +210,7 @@ impl Pool {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        state.ready.clear();
+        let children = state.take_children();
         state.waiters.clear();
         if let Some(control) = state.control.take() {
             let _gone = nix::sys::socket::shutdown(
@@ -202,6 +218,8 @@ impl Pool {
                 nix::sys::socket::Shutdown::Both,
             );
         }
+        drop(state);
+        drop(children);
         self.wanted.notify_all();
     }
 
@@ -255,8 +273,10 @@ impl Pool {
         state.guard_pid = None;
         state.asked = 0;
         state.room.zygote(None);
-        state.ready.clear();
-        !state.closed
+        let (children, go_on) = (state.take_children(), !state.closed);
+        drop(state);
+        drop(children);
+        go_on
     }
 
     /// Nobody who waits now will get a child.
@@ -285,26 +305,38 @@ impl Pool {
         }
     }
 
+    /// The children that were used since the last time.
+    pub(crate) fn take_spent(&self) -> Vec<Ready> {
+        std::mem::take(&mut self.lock().spent)
+    }
+
     /// One that was asked for will not come.
     pub(crate) fn miss(&self) {
         let mut state = self.lock();
         state.asked = state.asked.saturating_sub(1);
     }
 
-    /// Lets go of half of the children after a time without calls.
+    /// Lets go of half of the children after a time without calls, and of the processors that it has kept to.
     pub(crate) fn decay(&self) {
         let mut state = self.lock();
-        if state.last_used.elapsed() >= crate::limits::READY_DECAY.get() && state.target > self.size.ready_min
-        {
-            state.target = (state.target / 2).max(self.size.ready_min);
-            let surplus = state.ready.len().saturating_sub(state.target);
-            state.ready.drain(..surplus);
+        if state.last_used.elapsed() >= crate::limits::READY_DECAY.get() {
+            state.room.want(false);
+            state.room.make();
+            if state.target > self.size.ready_min {
+                state.target = (state.target / 2).max(self.size.ready_min);
+                let surplus = state.ready.len().saturating_sub(state.target);
+                state.ready.drain(..surplus);
+            }
         }
         state.ask();
     }
 }
 
 impl State {
+    fn take_children(&mut self) -> (VecDeque<Ready>, Vec<Ready>) {
+        (std::mem::take(&mut self.ready), std::mem::take(&mut self.spent))
+    }
+
     fn ask(&mut self) {
         let wanted = (self.target + self.waiters.len())
             .saturating_sub(self.ready.len() + self.asked)

@@ -4,13 +4,16 @@
 //! do at that moment, which is where the runtime has just paused to wait for the disk; then both find the caches full of the other's
 //! things, all the time. So where there are few processors, calls that ask for it ([`crate::Call::makes_room`]) keep to one half of
 //! them and leave the other to the runtime, as long as they are short: children of a pool whose calls take long on average are made
-//! anywhere, and a single call that takes long may go anywhere after a while. The runtime itself may always run everywhere, but for
-//! the thread that takes children from their zygote: it goes where they are.
+//! anywhere, and a single call that takes long may go anywhere after a while. The runtime itself may run everywhere, but for two
+//! kinds of threads: the one that takes children from their zygote goes where they are; and those that everybody waits for
+//! ([`crate::Sandbox::leave_room_for`]) keep to the other half meanwhile, since a child that is being confined keeps its processor
+//! for longer than a sync takes.
 
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -42,9 +45,105 @@ pub(crate) struct Room {
     wanted: bool,
     /// Processor time of a call, smoothed.
     call_us: u64,
+    /// Whom it leaves the other half to.
+    others: Arc<Others>,
+}
+
+/// Threads of the runtime that everybody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Others(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Each with where it was before, while it keeps to its half.
+    threads: Vec<(Pid, Option<CpuSet>)>,
+    /// Zygotes that keep to their half. While there is one, the threads keep to the other.
+    zygotes: usize,
+}
+
+impl Others {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more of them. Those that have ended are forgotten.
+    pub(crate) fn add(&self, thread: Pid) {
+        let mut kept = self.lock();
+        kept.threads.retain(|(known, _)| is_alive(*known));
+        if kept.threads.iter().all(|(known, _)| *known != thread) {
+            kept.threads.push((thread, None));
+        }
+        if kept.zygotes > 0 {
+            kept.confine();
+        }
+    }
+
+    fn zygote_went_aside(&self) {
+        let mut kept = self.lock();
+        kept.zygotes += 1;
+        if kept.zygotes == 1 {
+            kept.confine();
+        }
+    }
+
+    fn zygote_came_back(&self) {
+        let mut kept = self.lock();
+        kept.zygotes = kept.zygotes.saturating_sub(1);
+        if kept.zygotes == 0 {
+            kept.let_go();
+        }
+    }
+}
+
+/// Both best effort, it is only slower otherwise.
+impl Kept {
+    fn confine(&mut self) {
+        let Ok(half) = all_processors().and_then(|all| half_of(&all, Half::Lower)) else {
+            return;
+        };
+        for (thread, before) in &mut self.threads {
+            if before.is_none()
+                && is_alive(*thread)
+                && let Ok(now) = sched_getaffinity(*thread)
+                && sched_setaffinity(*thread, &half).is_ok()
+            {
+                *before = Some(now);
+            }
+        }
+    }
+
+    fn let_go(&mut self) {
+        for (thread, before) in &mut self.threads {
+            if let Some(before) = before.take()
+                && is_alive(*thread)
+            {
+                let _slower = sched_setaffinity(*thread, &before);
+            }
+        }
+    }
+}
+
+/// Whether it is a thread of this process. The number of one that has ended may be anybody's.
+fn is_alive(thread: Pid) -> bool {
+    Path::new("/proc/self/task").join(thread.to_string()).exists()
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.is_aside {
+            self.others.zygote_came_back();
+        }
+    }
 }
 
 impl Room {
+    /// One that leaves the other half to these.
+    pub(crate) fn new(others: Arc<Others>) -> Self {
+        let mut room = Self::default();
+        room.others = others;
+        room
+    }
+
     /// Another zygote, or none. It begins where its keeper is, which has started it.
     pub(crate) fn zygote(&mut self, handle: Option<Arc<OwnedFd>>) {
         self.zygote = handle;
@@ -85,15 +184,29 @@ impl Room {
         };
         // Also if only half of it is done: who is there by mistake is let out.
         self.was_aside |= aside;
-        let moved = processors(aside).and_then(|set| {
+        let set = all_processors().and_then(|all| {
+            if aside {
+                half_of(&all, Half::Upper)
+            } else {
+                Ok(all)
+            }
+        });
+        let moved = set.and_then(|set| {
             self.move_keeper(&set)?;
             confine(zygote.as_fd(), &set)
         });
         match moved {
-            Ok(()) => self.is_aside = aside,
+            Ok(()) => {
+                self.is_aside = aside;
+                if aside {
+                    self.others.zygote_went_aside();
+                } else {
+                    self.others.zygote_came_back();
+                }
+            }
             // Nor does it go there the next time. The next zygote begins where the keeper is.
             Err(_) if aside => {
-                let _stays = processors(false).and_then(|set| self.move_keeper(&set));
+                let _stays = all_processors().and_then(|all| self.move_keeper(&all));
                 self.zygote = None;
             }
             Err(_) => {}
@@ -112,36 +225,43 @@ impl Room {
 pub(crate) async fn let_out(child: &Ready) -> Infallible {
     tokio::time::sleep(LONG_CALL).await;
     // Best effort: where it is it runs as well.
-    let _slower = processors(false).and_then(|set| confine(child.pidfd.as_fd(), &set));
+    let _slower = all_processors().and_then(|all| confine(child.pidfd.as_fd(), &all));
     std::future::pending().await
 }
 
-/// The processors that the runtime may use, or half of them.
-fn processors(half: bool) -> io::Result<CpuSet> {
-    let all = sched_getaffinity(own_pid())?;
-    if !half {
-        return Ok(all);
-    }
-    upper_half(&all).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+/// The processors that the runtime may use.
+fn all_processors() -> io::Result<CpuSet> {
+    // Those of the first thread: nobody here moves it.
+    Ok(sched_getaffinity(Pid::from_raw(
+        std::process::id().cast_signed(),
+    ))?)
 }
 
-fn own_pid() -> Pid {
-    Pid::from_raw(std::process::id().cast_signed())
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Half {
+    /// The runtime's.
+    Lower,
+    /// The children's, the smaller one.
+    Upper,
 }
 
-/// The upper half, rounded down; `None` if there is only one, or there are many.
-fn upper_half(all: &CpuSet) -> Option<CpuSet> {
+fn half_of(all: &CpuSet, half: Half) -> io::Result<CpuSet> {
+    split(all, half).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+}
+
+/// One half; `None` if there is only one processor, or there are many.
+fn split(all: &CpuSet, which: Half) -> Option<CpuSet> {
     let is_in = |processor: &usize| all.is_set(*processor).unwrap_or(false);
     let processors: Vec<usize> = (0..CpuSet::count()).filter(is_in).collect();
-    if processors.len() > PROCESSORS_MAX {
+    if !(2..=PROCESSORS_MAX).contains(&processors.len()) {
         return None;
     }
-    let upper = &processors[processors.len().div_ceil(2)..];
+    let (lower, upper) = processors.split_at(processors.len().div_ceil(2));
     let mut half = CpuSet::new();
-    for processor in upper {
+    for processor in if which == Half::Lower { lower } else { upper } {
         half.set(*processor).ok()?;
     }
-    (!upper.is_empty()).then_some(half)
+    Some(half)
 }
 
 fn confine(handle: BorrowedFd<'_>, to: &CpuSet) -> io::Result<()> {
@@ -167,12 +287,57 @@ mod tests {
 
     #[test]
     fn half_of_the_processors_is_never_all_and_never_none() {
-        assert_eq!(upper_half(&set(&[])), None);
-        assert_eq!(upper_half(&set(&[3])), None);
-        assert_eq!(upper_half(&set(&[0, 1])), Some(set(&[1])));
-        assert_eq!(upper_half(&set(&[0, 2, 5])), Some(set(&[5])));
-        assert_eq!(upper_half(&set(&[1, 2, 64, 1_023])), Some(set(&[64, 1_023])));
-        assert_eq!(upper_half(&set(&[0, 1, 2, 3, 4])), None);
+        let halves = |of: &[usize]| (split(&set(of), Half::Lower), split(&set(of), Half::Upper));
+        assert_eq!(halves(&[]), (None, None));
+        assert_eq!(halves(&[3]), (None, None));
+        assert_eq!(halves(&[0, 1]), (Some(set(&[0])), Some(set(&[1]))));
+        assert_eq!(halves(&[0, 2, 5]), (Some(set(&[0, 2])), Some(set(&[5]))));
+        assert_eq!(
+            halves(&[1, 2, 64, 1_023]),
+            (Some(set(&[1, 2])), Some(set(&[64, 1_023])))
+        );
+        assert_eq!(halves(&[0, 1, 2, 3, 4]), (None, None));
+    }
+
+    #[test]
+    fn threads_that_everybody_waits_for_keep_clear_of_children_while_any_zygote_is_aside() {
+        let all = all_processors().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            ends.recv().unwrap();
+        });
+        let tid = told.recv().unwrap();
+        let others = Others::default();
+        others.add(tid);
+        assert_eq!(sched_getaffinity(tid).unwrap(), all);
+        others.zygote_went_aside();
+        others.zygote_went_aside();
+        // On a machine that has no halves it stays where it is.
+        let half = split(&all, Half::Lower).unwrap_or(all);
+        assert_eq!(sched_getaffinity(tid).unwrap(), half);
+        others.zygote_came_back();
+        assert_eq!(sched_getaffinity(tid).unwrap(), half);
+        others.zygote_came_back();
+        assert_eq!(sched_getaffinity(tid).unwrap(), all);
+        // Where somebody has put it before, it is put again.
+        sched_setaffinity(tid, &half).unwrap();
+        others.zygote_went_aside();
+        others.zygote_came_back();
+        assert_eq!(sched_getaffinity(tid).unwrap(), half);
+        end.send(()).unwrap();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn threads_that_have_ended_are_forgotten_and_none_is_there_twice() {
+        let others = Others::default();
+        let nobody = Pid::from_raw(i32::MAX);
+        for thread in [nobody, gettid(), gettid()] {
+            others.add(thread);
+        }
+        assert_eq!(others.lock().threads, [(gettid(), None)]);
     }
 
     #[test]

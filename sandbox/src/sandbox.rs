@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use effectd_contracts::SandboxProfile;
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::{Pid, getegid, geteuid};
 
 use crate::beside::Beside;
 use crate::call::{Answer, Call};
@@ -19,6 +19,7 @@ use crate::keeper::{Starter, keep};
 use crate::limits::{LANDLOCK_ABI_MIN, READY_MAX, READY_MIN, STAND_IN_ID, ZYGOTES_MAX};
 use crate::pool::{Pool, PoolSize};
 use crate::profile::Profile;
+use crate::room::Others;
 use crate::settle::Reply;
 use crate::sys::process::landlock_abi;
 use crate::trouble::landlock_fix;
@@ -71,6 +72,8 @@ pub struct Sandbox {
     cgroups: Option<Arc<Cgroups>>,
     profiles: HashMap<SandboxProfile, Arc<Profile>>,
     zygotes: Mutex<HashMap<Key, Entry>>,
+    /// Threads that children are kept away from.
+    others: Arc<Others>,
 }
 
 /// What a zygote is for. The inode is part of it: a root that was replaced by another folder of the same name is another.
@@ -137,7 +140,14 @@ impl Sandbox {
             cgroups,
             profiles,
             zygotes: Mutex::default(),
+            others: Arc::default(),
         })
+    }
+
+    /// A thread of this process, by the kernel's number, that everybody waits for: where children keep to one half of the processors
+    /// ([`Call::makes_room`]), it keeps to the other.
+    pub fn leave_room_for(&self, thread: i32) {
+        self.others.add(Pid::from_raw(thread));
     }
 
     /// Makes one call. The answer comes when every process it started is dead and reaped; dropping the future kills them.
@@ -284,6 +294,7 @@ impl Sandbox {
             boot,
             self.cgroups.clone(),
             self.config.pool,
+            Arc::clone(&self.others),
         ));
         let starter = Starter {
             exe: self.config.zygote_exe.clone(),

@@ -96,6 +96,7 @@ impl Reply {
             cause
         };
         denials.log(&call);
+        pool.leave(child);
         Answer {
             ending: classify(cause, &facts),
             usage,

@@ -158,12 +158,6 @@ impl Turns {
         }))
     }
 
-    /// Whether several subjects share the places.
-    pub(crate) fn has_several(&self) -> bool {
-        let among = self.0.among.as_ref();
-        among.is_some_and(|among| among.subjects() > 1)
-    }
-
     /// How many places there are now, and how many of them for one subject.
     fn places(&self) -> (usize, usize) {
         let rules = &self.0.rules;

@@ -138,8 +138,10 @@ impl Queue {
     /// Waits for work, and takes one block's worth of it. `company` callers were answered together a moment ago and are
     /// likely to come again; waiting for them a little (never longer than `patience`) makes one sync of two. `None` when
     /// the queue is closed and empty.
-    pub(crate) fn take(&self, company: usize, patience: Duration) -> Option<Vec<Job>> {
-        self.look_out();
+    pub(crate) fn take(&self, company: usize, patience: Duration, luck: &mut Luck) -> Option<Vec<Job>> {
+        if self.len() == 0 && luck.is_tried() {
+            luck.note(self.look_out());
+        }
         let mut state = self.lock();
         loop {
             if state.jobs.len() > state.patient || (state.closed && !state.jobs.is_empty()) {
@@ -184,12 +186,45 @@ impl Queue {
     }
 
     /// Looks for work for a moment before sleeping: whoever was just answered often comes again at once, and waking a
-    /// sleeper takes longer.
-    fn look_out(&self) {
+    /// sleeper takes longer. Whether work has come.
+    fn look_out(&self) -> bool {
         let end = Instant::now() + LOOK_OUT;
-        while self.len() == 0 && Instant::now() < end {
+        while self.len() == 0 {
+            if Instant::now() >= end {
+                return false;
+            }
             std::hint::spin_loop();
         }
+        true
+    }
+}
+
+/// Whether looking out for work is worth it. In vain it costs more than time: whoever was just answered may wait for this very
+/// processor.
+#[derive(Debug, Default)]
+pub(crate) struct Luck {
+    /// How often in a row nothing came.
+    missed: u32,
+    /// How often it was not tried since.
+    passed: u32,
+}
+
+impl Luck {
+    /// Misses in a row after which it is tried only now and then.
+    const MISSED_MAX: u32 = 4;
+    /// Turns that are passed over between two tries then.
+    const PASSED_MAX: u32 = 15;
+
+    fn is_tried(&mut self) -> bool {
+        if self.missed < Self::MISSED_MAX {
+            return true;
+        }
+        self.passed = (self.passed + 1) % (Self::PASSED_MAX + 1);
+        self.passed == 0
+    }
+
+    fn note(&mut self, came: bool) {
+        self.missed = if came { 0 } else { self.missed.saturating_add(1) };
     }
 }
 
@@ -209,4 +244,29 @@ fn drain(state: &mut State) -> Vec<Job> {
         taken.push(job);
     }
     taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writer_looks_out_only_now_and_then_when_nothing_ever_comes() {
+        let mut luck = Luck::default();
+        let mut try_for = |turns: u32, came: bool| {
+            let tried = (0..turns).filter(|_| {
+                let is_tried = luck.is_tried();
+                if is_tried {
+                    luck.note(came);
+                }
+                is_tried
+            });
+            tried.count()
+        };
+        // Four in a row, and then one in sixteen.
+        assert_eq!(try_for(4 + 160, false), 4 + 10);
+        // One that succeeds is enough to try again each time.
+        assert_eq!(try_for(16, true), 1);
+        assert_eq!(try_for(100, true), 100);
+    }
 }

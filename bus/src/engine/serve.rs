@@ -472,6 +472,10 @@ impl Store for LocalStore {
         self.shared().meters.read()
     }
 
+    fn writer_thread(&self) -> Option<i32> {
+        Some(self.inner.writer_thread)
+    }
+
     fn close(&self) -> Result<(), StoreError> {
         self.inner.close()
     }

@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::queue::{Job, Reply};
+use nix::sched::{sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
+
+use super::queue::{Job, Luck, Reply};
 use super::recover::{Recovered, WriterState, recover};
 use super::{Served, Shared, mirror};
 use crate::block::Builder;
@@ -22,10 +25,16 @@ use crate::table::Vouch;
 /// Longest time that the writer waits for company: a fraction of what the fastest disk takes for a sync.
 const PATIENCE_MAX: Duration = Duration::from_micros(200);
 
-pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<JoinHandle<()>, StoreError> {
-    std::thread::Builder::new()
+/// Starts it, and tells the kernel's number of it.
+pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<(JoinHandle<()>, i32), StoreError> {
+    let (tell, told) = mpsc::channel();
+    let no_thread = |reason: String| StoreError::Unavailable {
+        reason: format!("no thread for the writer: {reason}"),
+    };
+    let thread = std::thread::Builder::new()
         .name("store-writer".into())
         .spawn(move || {
+            let _nobody_asks = tell.send(gettid().as_raw());
             Writer {
                 shared,
                 state: Some(state),
@@ -34,13 +43,14 @@ pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<JoinHandl
                 sync: Duration::ZERO,
                 batch: 0,
                 company: 0,
+                luck: Luck::default(),
                 spare: Vec::new(),
             }
             .run()
         })
-        .map_err(|error| StoreError::Unavailable {
-            reason: format!("no thread for the writer: {error}"),
-        })
+        .map_err(|error| no_thread(error.to_string()))?;
+    let number = told.recv().map_err(|error| no_thread(error.to_string()))?;
+    Ok((thread, number))
 }
 
 struct Writer {
@@ -56,8 +66,15 @@ struct Writer {
     batch: usize,
     /// How many were under way when the last were answered: those and the ones that waited already.
     company: usize,
+    luck: Luck,
     /// The last block's memory, to be used again.
     spare: Vec<u8>,
+}
+
+/// What is started from now on runs where the process may, also if this thread was given processors of its own meanwhile.
+fn run_anywhere() {
+    let all = sched_getaffinity(Pid::this());
+    let _as_it_is = all.and_then(|all| sched_setaffinity(gettid(), &all));
 }
 
 impl Writer {
@@ -65,11 +82,11 @@ impl Writer {
         if let Err(error) = self.ensure_open() {
             tracing::warn!(%error, "a thread of the store could not be started; it is tried again with the first write");
         }
-        while let Some(jobs) = self
-            .shared
-            .queue
-            .take(self.company * 7 / 8, (self.sync / 2).min(PATIENCE_MAX))
-        {
+        while let Some(jobs) = self.shared.queue.take(
+            self.company * 7 / 8,
+            (self.sync / 2).min(PATIENCE_MAX),
+            &mut self.luck,
+        ) {
             let since: Vec<Instant> = jobs.iter().map(|job| job.since).collect();
             self.batch = jobs.len();
             self.turn(jobs);
@@ -295,6 +312,7 @@ impl Writer {
             self.abandon();
         }
         if self.state.is_none() {
+            run_anywhere();
             let shared = &self.shared;
             let opened = catch_unwind(AssertUnwindSafe(|| {
                 recover(shared.medium.as_ref(), shared.clock.as_ref(), &shared.vault)
