@@ -63,10 +63,7 @@ fn main() {
         .prefix("effectd-day")
         .tempdir_in(base)
         .expect("a directory");
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("threads");
+    let threads = effectd::threads().expect("threads");
     let samples = threads.block_on(day(scratch.path(), actions, hours));
     let missed = judge_all(&samples);
     drop(scratch);

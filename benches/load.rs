@@ -41,10 +41,7 @@ fn main() {
         .prefix("effectd-load")
         .tempdir_in(base)
         .expect("a directory");
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("threads");
+    let threads = effectd::threads().expect("threads");
     let parts: Vec<String> = std::env::args()
         .skip(1)
         .filter(|part| !part.starts_with('-'))

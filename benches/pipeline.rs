@@ -122,10 +122,7 @@ fn main() {
             .collect(),
     };
     std::fs::create_dir(bench.workspace()).expect("a directory");
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("threads");
+    let threads = effectd::threads().expect("threads");
     threads.block_on(bench.run());
     let missed = bench.missed.load(Ordering::Relaxed);
     drop((threads, bench, scratch));

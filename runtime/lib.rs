@@ -10,7 +10,7 @@
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     effectd::init(); // first of all: in a sandbox's zygote this never returns
 //!     let request = effectd::contracts::ActionRequest::parse(&std::fs::read("examples/write_note.json")?)?;
-//!     tokio::runtime::Runtime::new()?.block_on(async {
+//!     effectd::threads()?.block_on(async {
 //!         let runtime = Runtime::start(Config::embedded(".effectd")?).await?;
 //!         match runtime.exec(request).await {
 //!             Answer::Done(done) => println!("{:?} {}", done.receipt.status, done.receipt.reward.scalar),
@@ -44,6 +44,7 @@ pub mod notify;
 pub mod serve;
 pub mod settings;
 pub mod signals;
+mod threads;
 
 pub mod cli;
 pub mod telemetry;
@@ -57,6 +58,7 @@ pub use effectd_sandbox::Memory;
 pub use error::Error;
 pub use exit::Exit;
 pub use runtime::{Runtime, Ticket};
+pub use threads::threads;
 
 /// What tools are made of, for programs that bring their own.
 pub use effectd_adapters as adapters;

@@ -30,10 +30,7 @@ pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
     for file in &source.rules {
         std::fs::write(policy.join(&file.name), &file.text).expect("a file");
     }
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .expect("threads");
+    let threads = effectd::threads().expect("threads");
     let times = threads.block_on(async {
         let runtime = Runtime::start(Config::embedded(&state).expect("a configuration"))
             .await

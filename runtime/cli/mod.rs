@@ -241,8 +241,7 @@ fn command() -> clap::Command {
 
 /// Runs the asynchronous part of a command, and says what went wrong.
 fn block_on(work: impl Future<Output = Result<Exit, backend::Trouble>>) -> Exit {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let outcome = match runtime {
+    let outcome = match crate::threads() {
         Ok(runtime) => runtime.block_on(work),
         Err(error) => Err(Error::Internal(format!("no threads can be started: {error}")).into()),
     };

@@ -48,8 +48,7 @@ impl Run {
                 return Exit::Usage;
             }
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let outcome = match runtime {
+        let outcome = match crate::threads() {
             Ok(runtime) => runtime.block_on(self.carry_out(common, request)),
             Err(error) => Err(Error::Internal(format!("no threads can be started: {error}"))),
         };

@@ -7,7 +7,7 @@ use effectd_contracts::bound::Tunable as _;
 use effectd_sandbox::Call;
 use effectd_sandbox::limits::ROOM_CALL_US_MAX;
 use nix::sched::{CpuSet, sched_getaffinity};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 use serde_json::json;
 
 use crate::ground::{DEFAULT, EXEC, Promise, Scene};
@@ -46,6 +46,15 @@ pub(crate) fn promises() -> Vec<Promise> {
             let few = count <= 4;
             // Whatever this machine takes for a call.
             ROOM_CALL_US_MAX.set(1_000_000).unwrap();
+            // A thread that everybody waits for keeps to the other half meanwhile.
+            let (tell, told) = std::sync::mpsc::channel();
+            let (end, ends) = std::sync::mpsc::channel::<()>();
+            let waited_for = std::thread::spawn(move || {
+                tell.send(gettid()).unwrap();
+                ends.recv().unwrap();
+            });
+            let thread = told.recv().unwrap();
+            scene.sandbox.leave_room_for(thread.as_raw());
             for (makes_room, profile) in [(true, DEFAULT), (false, DEFAULT), (true, EXEC), (true, DEFAULT)] {
                 if !scene.profiles().contains(&profile) {
                     continue;
@@ -60,7 +69,15 @@ pub(crate) fn promises() -> Vec<Promise> {
                     });
                     of_zygote(scene, profile).iter().all(is_expected)
                 });
+                let own = sched_getaffinity(thread).unwrap();
+                assert!(is_expected(&own), "{profile}, {makes_room}: {own:?}");
+                if own != everywhere {
+                    let theirs = of_zygote(scene, profile);
+                    assert!(theirs.iter().all(|theirs| *theirs != own), "{theirs:?}, {own:?}");
+                }
             }
+            end.send(()).unwrap();
+            waited_for.join().unwrap();
             let long = scene.sandbox.call(call(scene, DEFAULT, "stay", true));
             let let_out = async {
                 while !of_zygote(scene, DEFAULT).contains(&everywhere) {
