@@ -38,6 +38,8 @@ use serde_json::json;
 
 #[path = "figures/allocator.rs"]
 mod allocator;
+#[path = "pipeline/flood.rs"]
+mod flood;
 #[path = "figures/lines.rs"]
 mod lines;
 #[path = "pipeline/stages.rs"]
@@ -393,10 +395,10 @@ impl Bench {
         let (mut alone, mut beside, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let (mut flooded, mut time) = (0, Duration::ZERO);
         for turn in 0..TURNS {
-            let unloaded = visits(pipeline, format!("alone-{turn}")).await;
-            let flood = Flood::begin(pipeline, turn);
+            let unloaded = flood::visits(pipeline, format!("alone-{turn}")).await;
+            let flood = flood::Flood::begin(pipeline, turn);
             let begun = Instant::now();
-            let loaded = visits(pipeline, format!("beside-{turn}")).await;
+            let loaded = flood::visits(pipeline, format!("beside-{turn}")).await;
             time += begun.elapsed();
             flooded += flood.end().await;
             ratios.push(loaded.at(99).as_secs_f64() / unloaded.at(99).as_secs_f64());
@@ -431,55 +433,6 @@ impl Bench {
             }
         })
         .await
-    }
-}
-
-/// What a subject comes to that asks for one thing after another.
-async fn visits(pipeline: &Arc<Pipeline>, word: String) -> Figures {
-    let (pipeline, word) = (pipeline.clone(), Arc::new(word));
-    lanes(1, move |_, n| {
-        let asked = request(OTHER, &format!("{word}-{n}"), "other");
-        let pipeline = pipeline.clone();
-        async move { exec(&pipeline, asked, Outcome::Executed).await }
-    })
-    .await
-}
-
-/// Another subject, which asks for as much as it can.
-struct Flood {
-    over: Arc<AtomicBool>,
-    lanes: Vec<tokio::task::JoinHandle<usize>>,
-}
-
-impl Flood {
-    fn begin(pipeline: &Arc<Pipeline>, turn: usize) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let lane = |lane: usize| {
-            let (pipeline, over) = (pipeline.clone(), over.clone());
-            tokio::spawn(async move {
-                for n in 0.. {
-                    if over.load(Ordering::Relaxed) {
-                        return n;
-                    }
-                    let action = format!("flood-{turn}-{lane}-{n}");
-                    let asked = request(FLOODER, &action, &format!("flood-{lane}"));
-                    exec(&pipeline, asked, Outcome::Executed).await;
-                }
-                0
-            })
-        };
-        let lanes = (0..128).map(lane).collect();
-        Self { over, lanes }
-    }
-
-    /// Ends it; how many actions it had.
-    async fn end(self) -> usize {
-        self.over.store(true, Ordering::Relaxed);
-        let mut ended = 0;
-        for lane in self.lanes {
-            ended += lane.await.expect("a lane of the flood");
-        }
-        ended
     }
 }
 

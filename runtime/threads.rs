@@ -11,7 +11,7 @@ const EVENT_INTERVAL: u32 = 8;
 const OTHERS_INTERVAL: u32 = 4;
 
 /// Threads for a [`crate::Runtime`], as the program itself has them. Any others of tokio's with all drivers will do as well; these look
-/// more often at what comes from outside of them, so that beside a subject that floods another waits less.
+/// more often at what comes from outside of them, so that with much to do an answer does not wait behind many tasks.
 pub fn threads() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .event_interval(EVENT_INTERVAL)

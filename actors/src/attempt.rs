@@ -304,8 +304,8 @@ struct Ran<T> {
 }
 
 /// Has the call made. When the child has spoken and nothing of it can run any more, there is time to look at what it has
-/// done and to read what it has said: the kernel takes as long again to take it down and to say what it cost. The error is why it was not made; none
-/// means that the runtime stops.
+/// done and to read what it has said: the kernel takes as long again to take it down and to say what it cost. The error is
+/// why it was not made; none means that the runtime stops.
 async fn run<T>(
     parts: &Parts,
     action: &Action<Claimed>,
