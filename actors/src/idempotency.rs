@@ -221,15 +221,15 @@ impl Idempotency {
             return Ok(Asked::Claim(known));
         }
         // Only now: what was done before needs no look at the disk.
-        let (parts, space) = (&self.parts, action.request.space_id.clone());
-        let mut look = first_look(parts, &space, &terms.touched).await;
+        let (parts, request) = (&self.parts, action.request.clone());
+        let mut look = first_look(parts, &request.space_id, &terms.touched).await;
         terms.before = look.as_mut().map(|look| std::mem::take(&mut look.seen));
         action.step("looked");
         let contents = look.as_ref().map(FirstLook::for_intent).unwrap_or_default();
         let in_intent = !contents.is_empty();
         let keeping = async {
             match look {
-                Some(look) => look.keep(parts, &space, in_intent).await,
+                Some(look) => look.keep(parts, &request, in_intent).await,
                 None => Kept::default(),
             }
         };

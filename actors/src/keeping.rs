@@ -1,16 +1,16 @@
 //! What stands where an action will work: looked at before it is claimed, and kept beside.
 //!
 //! Contents that will be gone must be on disk before the tool runs. Small ones are put into the intent, which has to be there
-//! by then anyway; their blobs are written at the same time, and have to be on disk only by the time the tool has run. While hardly
-//! anything else is under way in the space, they come there beside the tool, without anybody waiting for them. Otherwise they are left
-//! until somebody waits, and the sync of one action stands for all that was written by then. Should the power fail between, whoever
-//! finds the intent stores them again.
+//! by then anyway; their blobs are written at the same time, and have to be on disk only by the time the tool has run. While the subject
+//! has hardly anything else under way in the space, they come there beside the tool, without anybody waiting for them. Otherwise they
+//! are left until somebody waits, and the sync of one action stands for all that was written by then. Should the power fail between,
+//! whoever finds the intent stores them again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use effectd_bus::{BlobError, Blobs, Shelf, Storing};
-use effectd_contracts::{Seen, SpaceId, Standing, Touch};
+use effectd_contracts::{ActionRequest, Seen, SpaceId, Standing, SubjectId, Touch};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -77,42 +77,59 @@ fn finish(storing: Vec<Storing>) -> Result<(), BlobError> {
     storing.into_iter().try_for_each(Storing::finish)
 }
 
-/// How many actions are under way whose contents stand in their intents, by space: they share a sync.
+/// Actions under way whose contents stand in their intents, by space and subject. Those of one subject share a sync; so do those of
+/// many. Who asks for one thing at a time is not made to wait for a sync at its end because another subject floods.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Keepings(Arc<Mutex<HashMap<SpaceId, usize>>>);
+pub(crate) struct Keepings(Arc<Mutex<HashMap<SpaceId, Owners>>>);
+
+/// How many of them each subject has.
+type Owners = HashMap<SubjectId, usize>;
+
+/// More subjects than this are many.
+const OWNERS_MAX: usize = 4;
 
 /// One of them.
 #[derive(Debug)]
 struct Keeping {
     all: Keepings,
     space: SpaceId,
+    subject: SubjectId,
 }
 
 impl Keepings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SpaceId, usize>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SpaceId, Owners>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more; and how many others there are.
-    fn enter(&self, space: &SpaceId) -> (Keeping, usize) {
+    /// One more; and whether there are others to share a sync with.
+    fn enter(&self, space: &SpaceId, subject: &SubjectId) -> (Keeping, bool) {
         let mut all = self.lock();
-        let count = all.entry(space.clone()).or_default();
-        let others = *count;
-        *count += 1;
+        let owners = all.entry(space.clone()).or_default();
+        let own = owners.entry(subject.clone()).or_default();
+        let others = *own;
+        *own += 1;
+        let has_company = others >= KEEP_COMPANY_MIN.get() || owners.len() > OWNERS_MAX;
         let keeping = Keeping {
             all: self.clone(),
             space: space.clone(),
+            subject: subject.clone(),
         };
-        (keeping, others)
+        (keeping, has_company)
     }
 }
 
 impl Drop for Keeping {
     fn drop(&mut self) {
         let mut all = self.all.lock();
-        match all.get_mut(&self.space) {
+        let Some(owners) = all.get_mut(&self.space) else {
+            return;
+        };
+        match owners.get_mut(&self.subject) {
             Some(count) if *count > 1 => *count -= 1,
-            Some(_) | None => drop(all.remove(&self.space)),
+            Some(_) | None => drop(owners.remove(&self.subject)),
+        }
+        if owners.is_empty() {
+            all.remove(&self.space);
         }
     }
 }
@@ -157,16 +174,16 @@ impl FirstLook {
     /// Keeps the contents already while the claim is being written: neither needs the other. If they stand in the intent, this does
     /// not wait for the disk. What is not kept is tried again when the action is carried out, and what was kept in vain is given up or
     /// goes by the quota.
-    pub(crate) async fn keep(self, parts: &Parts, space: &SpaceId, in_intent: bool) -> Kept {
+    pub(crate) async fn keep(self, parts: &Parts, request: &ActionRequest, in_intent: bool) -> Kept {
         if self.contents.is_empty() {
             return Kept::default();
         }
         let names = self.contents.iter().map(|(name, _)| name.clone()).collect();
-        let (blobs, space, contents) = (parts.blobs.clone(), space.clone(), Arc::new(self.contents));
+        let (space, subject) = (request.space_id.clone(), &request.subject_id);
+        let (blobs, contents) = (parts.blobs.clone(), Arc::new(self.contents));
         let (begun, has_begun) = oneshot::channel();
-        let keeping = in_intent.then(|| parts.keepings.enter(&space));
-        let others = keeping.as_ref().map_or(0, |(_, others)| *others);
-        let has_company = others >= KEEP_COMPANY_MIN.get();
+        let keeping = in_intent.then(|| parts.keepings.enter(&space, subject));
+        let has_company = keeping.as_ref().is_some_and(|(_, has_company)| *has_company);
         let stored = contents.clone();
         spawn_blocking(move || {
             let begin =
@@ -242,5 +259,31 @@ impl Way {
         };
         *lock() = Left::Ended(there);
         there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn who_asks_for_one_thing_shares_no_sync_with_a_flood_but_with_many() {
+        let (keepings, space) = (Keepings::default(), SpaceId::new("space").unwrap());
+        let elsewhere = SpaceId::new("elsewhere").unwrap();
+        let enter =
+            |space: &SpaceId, name: &str| keepings.enter(space, &format!("agent://{name}").parse().unwrap());
+        let flood: Vec<_> = (0..5).map(|_| enter(&space, "flood")).collect();
+        let company: Vec<bool> = flood.iter().map(|(_, has_company)| *has_company).collect();
+        assert_eq!(company, [false, false, true, true, true]);
+        assert!(!enter(&space, "other").1);
+        let few: Vec<_> = (1..OWNERS_MAX).map(|n| enter(&space, &format!("s{n}"))).collect();
+        assert!(few.iter().all(|(_, has_company)| !has_company));
+        assert!(enter(&space, "other").1);
+        assert!(!enter(&elsewhere, "flood").1);
+        drop(few);
+        assert!(!enter(&space, "other").1);
+        drop(flood);
+        assert!(keepings.lock().is_empty());
     }
 }

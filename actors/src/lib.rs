@@ -38,6 +38,7 @@ pub mod quarantine;
 pub mod registry;
 mod resources;
 mod review;
+mod rounds;
 mod running;
 pub mod settings;
 mod stage;

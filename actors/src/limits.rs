@@ -209,8 +209,9 @@ effectd_contracts::bounds! {
     /// Most bytes of what an action replaces that stand in its intent, if each file of it is small: then nothing else has to be on disk
     /// before it runs. 0 turns that off.
     INTENT_CONTENTS_BYTES_MAX: usize = 4_096, "pipeline.intent_contents_bytes_max", 0 ..= 65_536;
-    /// How many other actions of the same space, whose contents stand in their intents as well, have to be under way for the blobs of an
-    /// action to be synced only when it has run: one sync then stands for several. With fewer they are synced while it runs.
+    /// How many other actions of the same subject and space, whose contents stand in their intents as well, have to be under way for the
+    /// blobs of an action to be synced only when it has run: one sync then stands for several. With fewer they are synced while it runs,
+    /// unless many subjects are there.
     KEEP_COMPANY_MIN: usize = 2, "pipeline.keep_company_min", 0 ..= 100_000;
     /// Most files and folders of a space that are looked at before and after a tool of another program runs, to see whether it does
     /// more than it declares. If there are more, only the folders that it can write to are looked at; if there are more in those, or this is

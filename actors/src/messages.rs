@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use effectd_bus::Fence;
-use effectd_contracts::{Failure, Outcome, ReceiptId};
+use effectd_contracts::{Failure, Outcome, ReceiptId, SubjectId};
 
 use crate::action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 use crate::gate::Ruling;
 use crate::registry::Entry;
+use crate::rounds::OfSubject;
 
 /// To the validator.
 #[derive(Debug)]
@@ -80,4 +81,27 @@ pub struct Refusal {
     pub fence: Option<Fence>,
     /// A dead letter goes with the receipt.
     pub dead_letter: bool,
+}
+
+/// All that is one action's.
+macro_rules! of_subject {
+    ($($message:ty),+) => {
+        $(impl OfSubject for $message {
+            fn subject(&self) -> &SubjectId {
+                &self.0.request.subject_id
+            }
+        })+
+    };
+}
+of_subject!(Validate, Judge, Consult, Settle, Execute);
+
+impl OfSubject for Record {
+    fn subject(&self) -> &SubjectId {
+        let request = match self {
+            Record::Ran(action) => &action.request,
+            Record::Refused(refusal) => &refusal.action.request,
+            Record::Before { action, .. } | Record::Unrecorded { action, .. } => &action.request,
+        };
+        &request.subject_id
+    }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use effectd_contracts::Monotonic;
 use prometheus::IntGauge;
-use ractor::factory::queues::DefaultQueue;
 use ractor::factory::routing::QueuerRouting;
 use ractor::factory::{Factory, FactoryArguments, FactoryRef, Worker, worker_builder};
 use ractor::{Actor, ActorCell, Message, SpawnErr};
@@ -15,8 +14,9 @@ use serde::Serialize;
 
 use crate::action::Stalled;
 use crate::parts::Parts;
+use crate::rounds::{OfSubject, Rounds};
 
-/// Starts a stage: a factory of workers under one address. A worker that panics is replaced under the same address; the
+/// Starts a stage: a factory of workers under one address, for which subjects take turns while all are busy. A worker that panics is replaced under the same address; the
 /// job in its hand is lost in memory on purpose, since its delivery comes back.
 pub(crate) async fn start<W, M>(
     supervisor: ActorCell,
@@ -25,12 +25,12 @@ pub(crate) async fn start<W, M>(
 ) -> Result<FactoryRef<(), M>, SpawnErr>
 where
     W: Worker<Key = (), Message = M, Arguments = ()>,
-    M: Message,
+    M: Message + OfSubject,
 {
-    let factory = Factory::<(), M, (), W, QueuerRouting<(), M>, DefaultQueue<(), M>>::default();
+    let factory = Factory::<(), M, (), W, QueuerRouting<(), M>, Rounds<M>>::default();
     let arguments = FactoryArguments::builder()
         .worker_builder(Box::new(worker_builder(move |_| (build(), ()))))
-        .queue(DefaultQueue::default())
+        .queue(Rounds::default())
         .router(QueuerRouting::default())
         .num_initial_workers(workers)
         .build();
