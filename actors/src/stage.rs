@@ -16,8 +16,8 @@ use crate::action::Stalled;
 use crate::parts::Parts;
 use crate::rounds::{OfSubject, Rounds};
 
-/// Starts a stage: a factory of workers under one address, for which subjects take turns while all are busy. A worker that panics is replaced under the same address; the
-/// job in its hand is lost in memory on purpose, since its delivery comes back.
+/// Starts a stage: a factory of workers under one address, for which subjects take turns while all are busy. A worker that
+/// panics is replaced under the same address; the job in its hand is lost in memory on purpose, since its delivery comes back.
 pub(crate) async fn start<W, M>(
     supervisor: ActorCell,
     workers: usize,
