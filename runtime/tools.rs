@@ -74,6 +74,14 @@ impl Beside for Line<'_> {
     fn hear(&self) -> io::Result<Vec<u8>> {
         self.0.hear()
     }
+
+    fn wait_for_go(&self) {
+        self.0.wait_for_go();
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.0.is_waiting()
+    }
 }
 
 fn is_built_in(call: &ToolCall) -> bool {

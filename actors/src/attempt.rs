@@ -1,27 +1,24 @@
 //! One run of a tool in a fresh sandbox, and what its ending means.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::task::Poll;
 use std::time::Duration;
 
 use effectd_contracts::{
     Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Monotonic, Phase,
-    ProbeVerdict, Seen, ToolCall, ToolOutput, ToolReply, Touch, json, limits,
+    ProbeVerdict, ToolOutput, ToolReply, json, limits,
 };
-use effectd_sandbox::limits::NARROWING_PATHS_MAX;
-use effectd_sandbox::{Answer, Beside, Call, Ending, Limits, Narrowing, SandboxError};
-use serde_json::{Map, Value};
+use effectd_sandbox::{Answer, Beside, Call, Ending, SandboxError};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::action::{Action, Claimed};
-use crate::disturbed;
 use crate::executor::Used;
 use crate::expected::expected;
 use crate::failpoint::hit;
 use crate::grip::Grip;
 use crate::overreach::{self, Overreach};
 use crate::parts::Parts;
+use crate::poise::{Poised, Told, call_of};
 use crate::preimage::{self, Prepared};
 use crate::registry::Entry;
 use crate::streams::{self, KeptArtifact, Taken};
@@ -73,10 +70,7 @@ pub(crate) async fn attempt(
         CallMode::Run => Some(overreach::watch(parts, action, prepared).await),
         CallMode::DryRun | CallMode::Probe | CallMode::Preview => None,
     };
-    let call = match expected(parts, action, prepared, (mode, first)).await {
-        Ok(expect) => call_of(parts, action, prepared, (mode, expect), left),
-        Err(failure) => Err(failure),
-    };
+    let call = the_call(parts, action, prepared, (mode, first), left).await;
     let mut grip = None;
     let outcome = match call {
         Ok(call) => {
@@ -86,7 +80,7 @@ pub(crate) async fn attempt(
             let (shelf, contents) = &prepared.contents;
             let inward = (mode == CallMode::Run && !contents.is_empty())
                 .then(|| streams::inward(parts, *shelf, &action.request.space_id, contents));
-            run(parts, action, (call, mode), inward, look).await
+            run(parts, action, (call, mode), (inward, left), look).await
         }
         Err(failure) => Err(Some(failure)),
     };
@@ -140,6 +134,41 @@ pub(crate) async fn attempt(
         Attempted::Failed(failure) | Attempted::Unclear(failure) => Some(failure.code),
     };
     tried
+}
+
+/// A call that is still to be made, or that a child has in hand.
+enum Made {
+    New(Call),
+    Poised(Poised),
+}
+
+/// The call. The child that was handed it before it was claimed gets the word, if what it was told is still so; otherwise it goes, and
+/// another one is called.
+async fn the_call(
+    parts: &Parts,
+    action: &Action<Claimed>,
+    prepared: &Prepared,
+    (mode, first): (CallMode, bool),
+    left: Duration,
+) -> Result<Made, Failure> {
+    if let Some(poised) = action.state.take_poised()
+        && mode == CallMode::Run
+        && first
+        && !left.is_zero()
+        && prepared.is_told(&poised)
+    {
+        return Ok(Made::Poised(poised));
+    }
+    let told = Told {
+        mode,
+        touched: &prepared.touched,
+        before: prepared.before.as_deref(),
+        restore: &prepared.restore,
+        expect: expected(parts, action, prepared, (mode, first)).await?,
+        left,
+    };
+    let asked = (&*action.request, &*action.ticket);
+    call_of(parts, asked, action.state.gated(), told).map(Made::New)
 }
 
 /// Makes up what can be of the receipt while the tool runs. The call goes first: it is a task of its own, which begins when this one
@@ -218,81 +247,6 @@ fn fill_in(output: &mut ToolOutput, entry: &Entry, kept: &[KeptArtifact]) {
     }
 }
 
-fn call_of(
-    parts: &Parts,
-    action: &Action<Claimed>,
-    prepared: &Prepared,
-    (mode, expect): (CallMode, Vec<Seen>),
-    left: Duration,
-) -> Result<Call, Failure> {
-    if left.is_zero() {
-        return Err(Failure::new(
-            Code::TimedOut,
-            Phase::Dispatch,
-            "no time was left to run the tool",
-        ));
-    }
-    let gated = action.state.gated();
-    let spec = gated.entry().spec();
-    let profile = spec.effective_profile();
-    let call = ToolCall {
-        tool_id: spec.tool_id.clone(),
-        mode,
-        space_id: action.request.space_id.clone(),
-        params: gated.params().as_ref().clone(),
-        timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-        trace_id: action.ticket.trace_id.clone(),
-        before: prepared.before.clone(),
-        restore: prepared.restore.clone(),
-        expect,
-    };
-    let request = serde_json::to_vec(&call)
-        .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
-    let narrowing = match mode {
-        CallMode::Run => narrowed(prepared, gated.entry(), gated.params()),
-        CallMode::DryRun | CallMode::Probe | CallMode::Preview => Narrowing::read_only(),
-    };
-    Ok(Call {
-        tool_id: spec.tool_id.clone(),
-        profile,
-        high_isolation: gated.ruling().decision.safety_class == effectd_contracts::SafetyClass::High,
-        space_root: (parts.space_roots)(&action.request.space_id)?,
-        request,
-        limits: Limits::default(),
-        timeout: left,
-        trace_id: action.ticket.trace_id.clone(),
-        narrowing,
-        makes_room: true,
-    })
-}
-
-/// A tool that says what it may change can change nothing else: the folders of those paths, or where they are to be made.
-/// One that says that it changes no file of the space can change none.
-fn narrowed(prepared: &Prepared, entry: &Entry, params: &Map<String, Value>) -> Narrowing {
-    if prepared.touched.is_empty() {
-        let changes_none = !disturbed::changes_files(entry.spec()) || entry.touches(params).is_some();
-        return if changes_none {
-            Narrowing::read_only()
-        } else {
-            Narrowing::default()
-        };
-    }
-    let beneath = |touch: &Touch| {
-        let path = PathBuf::from(touch.path.strip_prefix("workspace/")?);
-        Some(path.parent().map(Path::to_owned).unwrap_or_default())
-    };
-    let folders: BTreeSet<_> = prepared.touched.iter().filter_map(beneath).collect();
-    let writable = if folders.len() > NARROWING_PATHS_MAX {
-        vec![PathBuf::new()]
-    } else {
-        folders.into_iter().collect()
-    };
-    Narrowing {
-        writable: Some(writable),
-        ..Narrowing::default()
-    }
-}
-
 /// What is known when a call has been made.
 struct Ran<T> {
     answer: Answer,
@@ -309,13 +263,20 @@ struct Ran<T> {
 async fn run<T>(
     parts: &Parts,
     action: &Action<Claimed>,
-    (call, mode): (Call, CallMode),
-    inward: Option<mpsc::Receiver<Vec<u8>>>,
+    (call, mode): (Made, CallMode),
+    (inward, left): (Option<mpsc::Receiver<Vec<u8>>>, Duration),
     look: Option<impl Future<Output = T>>,
 ) -> Result<Ran<T>, Option<Failure>> {
     let id = &action.ticket.action_id;
     hit("executor.before_child", id).await;
-    let Some(alive) = parts.running.enter(id) else {
+    let (call, alive) = match call {
+        Made::Poised(poised) => {
+            let (child, alive) = poised.carried_out();
+            (Err(child), Some(alive))
+        }
+        Made::New(call) => (Ok(call), parts.running.enter(id)),
+    };
+    let Some(alive) = alive else {
         let message = "an earlier run of this action is still alive";
         return Err(Some(Failure::new(Code::SandboxFailed, Phase::Sandbox, message)));
     };
@@ -331,7 +292,10 @@ async fn run<T>(
     let is_looked_at = look.is_some();
     tokio::spawn(async move {
         let call = async {
-            let reply = sandbox.ask_with(call, beside).await?;
+            let reply = match call {
+                Ok(call) => sandbox.ask_with(call, beside).await?,
+                Err(poised) => poised.go(left, beside).await?,
+            };
             if let Some(bytes) = reply.bytes() {
                 let is_read = is_looked_at && bytes.len() <= READ_BYTES_MAX;
                 let _nobody_waits = spoke.send(is_read.then(|| bytes.to_vec()));

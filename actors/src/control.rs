@@ -209,14 +209,20 @@ impl Control {
         Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY.get())
     }
 
-    /// Does the work when it is its turn to start. What takes long waits for something other than a processor: then the turn
+    /// Does the work when it is its turn to start, which it may be already. What takes long waits for something other than a processor: then the turn
     /// goes to the next, and the work goes on.
-    pub(crate) async fn in_turn<T>(&self, request: &ActionRequest, work: impl Future<Output = T>) -> T {
-        let coming = self
-            .starts
-            .stand_bounded(&request.subject_id, &request.tool_id, None);
-        // Turns are given as long as they live, which is as long as this.
-        let turn = coming.await.ok();
+    pub(crate) async fn in_turn<T>(
+        &self,
+        request: &ActionRequest,
+        turn: Option<Turn>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let (subject, tool) = (&request.subject_id, &request.tool_id);
+        let turn = match turn {
+            Some(turn) => Some(turn),
+            // Turns are given as long as they live, which is as long as this.
+            None => self.starts.stand_bounded(subject, tool, None).await.ok(),
+        };
         let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;

@@ -26,6 +26,7 @@ use crate::intent::Intent;
 use crate::messages::{Execute, Record};
 use crate::overreach::{self, Overreach};
 use crate::parts::Parts;
+use crate::poise::allowed_time;
 use crate::preimage::{self, Prepared};
 use crate::retry::Budget;
 use crate::stage::{PanicWatch, bounded, pass};
@@ -126,21 +127,13 @@ impl Worker for Executor {
     ) -> Result<(), ActorProcessingErr> {
         let _watch = PanicWatch::new("executor", &self.parts);
         let Execute(action) = job.msg;
-        let timeout = allowed_time(&action);
+        let timeout = allowed_time(&action.request, action.state.gated());
         let stalled = action.ticket.stalled.clone();
         let limit = timeout + self.parts.lease_ttl;
         let work = Box::pin(self.execute(action, timeout));
         bounded(&self.parts, "executor", limit, &stalled, work).await;
         Ok(())
     }
-}
-
-/// The smallest of what the caller asks for, what the tool needs and what its class allows.
-fn allowed_time(action: &Action<Claimed>) -> Duration {
-    let gated = action.state.gated();
-    let asked = action.request.qos.timeout_ms.unwrap_or(u64::MAX);
-    let class = gated.ruling().decision.timeout_ms_max;
-    Duration::from_millis(asked.min(gated.entry().spec().timeout_ms).min(class))
 }
 
 /// The course of one action so far.
@@ -249,7 +242,11 @@ impl Executor {
             let deadline = self.parts.clock.monotonic().plus(timeout);
             self.carry_out(&action, deadline).await
         });
-        let Some(ended) = self.parts.control.in_turn(&action.request, work).await else {
+        let turn = action.state.take_turn();
+        let ended = self.parts.control.in_turn(&action.request, turn, work).await;
+        // Whatever has kept it from being called.
+        drop(action.state.take_poised());
+        let Some(ended) = ended else {
             // The runtime stops. The ticket is dropped with the action, and the next start settles it by its intent.
             tracing::info!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, "handed back");
             return;

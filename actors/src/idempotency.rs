@@ -5,8 +5,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use effectd_bus::{
-    Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, GroupName, Lookup, NewBody, NewEvent,
-    OpenIntent, Pins, ResourceName, StoreError,
+    Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, GroupName, LeaseId, Lookup, NewBody,
+    NewEvent, OpenIntent, Pins, ResourceName, StoreError,
 };
 use effectd_contracts::{
     ActionId, Code, DecisionData, Digest, Event, Failure, IdempotencyKey, Phase, ReceiptId, Seen, Topic,
@@ -18,6 +18,7 @@ use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use crate::action::{Action, Gated};
 use crate::capture::Ahead;
 use crate::control::lines::InLine;
+use crate::control::turns::Turn;
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::intent::{Content, Intent};
@@ -27,6 +28,7 @@ use crate::leases;
 use crate::messages::{Execute, Record, Refusal, Settle};
 use crate::parts::Parts;
 use crate::pipeline::group;
+use crate::poise::{Poised, poise};
 use crate::preimage;
 use crate::resources;
 use crate::stage::{PanicWatch, body, bounded, pass};
@@ -39,6 +41,7 @@ pub struct Claimed {
     fence: Fence,
     earlier: Earlier,
     ahead: Mutex<Option<Ahead>>,
+    poised: Mutex<Option<Poised>>,
 }
 
 /// Whether the action was begun before.
@@ -94,6 +97,17 @@ impl Claimed {
         if ahead.is_none() {
             *ahead = Ahead::of(parts, &self.gated);
         }
+    }
+
+    /// The child that has its call in hand, if one has.
+    pub(crate) fn take_poised(&self) -> Option<Poised> {
+        self.poised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// That child's turn to start something.
+    pub(crate) fn take_turn(&self) -> Option<Turn> {
+        let mut poised = self.poised.lock().unwrap_or_else(PoisonError::into_inner);
+        poised.as_mut().and_then(Poised::take_turn)
     }
 
     /// What was made up of it, for the receipt.
@@ -172,7 +186,7 @@ impl Idempotency {
         let asked = self.ask(&mut action, &mut terms).await;
         hit("idempotency.after_claim", &action.ticket.action_id).await;
         match asked {
-            Ok(answer) => self.act_on(answer, action, terms, this).await,
+            Ok((answer, poised)) => self.act_on(answer, action, (terms, poised), this).await,
             Err(error) => self.give_up(action, &error),
         }
     }
@@ -215,10 +229,14 @@ impl Idempotency {
         }
     }
 
-    async fn ask(&self, action: &mut Action<Gated>, terms: &mut Terms) -> Result<Asked, StoreError> {
+    async fn ask(
+        &self,
+        action: &mut Action<Gated>,
+        terms: &mut Terms,
+    ) -> Result<(Asked, Option<Poised>), StoreError> {
         let by_bus = action.ticket.lease().is_some();
         if !by_bus && let Some(known) = self.look_up(action, terms)? {
-            return Ok(Asked::Claim(known));
+            return Ok((Asked::Claim(known), None));
         }
         // Only now: what was done before needs no look at the disk.
         let (parts, request) = (&self.parts, action.request.clone());
@@ -233,25 +251,36 @@ impl Idempotency {
                 None => Kept::default(),
             }
         };
-        // Keeping first: it goes to another thread, and that one is on its way to the disk before the claim is made up.
-        let (kept, asked) = tokio::join!(keeping, self.ask_for_claim(action, terms, contents));
+        // Somebody waits, and it was not done before: what can go on meanwhile does.
+        let poising = async { (!by_bus).then(|| poise(parts, action, terms)).flatten() };
+        // Keeping first: it goes to another thread, and that one is on its way to the disk before the claim is made up. The claim last:
+        // this thread may have to write it.
+        let claiming = self.ask_for_claim(action, terms, contents);
+        let (kept, poised, asked) = tokio::join!(keeping, poising, claiming);
         action.step("claimed");
-        if let Ok(Asked::Claim(ClaimAnswer::New { .. })) = asked {
+        let (asked, lease) = asked?;
+        if let Some(lease) = lease {
+            action.ticket.admitted(lease);
+        }
+        if let Asked::Claim(ClaimAnswer::New { .. }) = asked {
             // An earlier intent stands as it was: what would have stood in this one is on disk nowhere.
             terms.kept = kept;
+            return Ok((asked, poised));
         }
-        asked
+        Ok((asked, None))
     }
+
+    /// Asks for the claim. The delivery that is admitted with it comes along.
 
     async fn ask_for_claim(
         &self,
-        action: &mut Action<Gated>,
+        action: &Action<Gated>,
         terms: &Terms,
         contents: Vec<Content>,
-    ) -> Result<Asked, StoreError> {
+    ) -> Result<(Asked, Option<LeaseId>), StoreError> {
         let claim = self.claim(action, terms, contents);
         if action.ticket.lease().is_some() {
-            return Ok(Asked::Claim(self.parts.store.claim(claim).await?));
+            return Ok((Asked::Claim(self.parts.store.claim(claim).await?), None));
         }
         let admission = Admission {
             topic: Topic::ActionDecision.into(),
@@ -260,10 +289,9 @@ impl Idempotency {
             event: self.decision_event(action),
             claim,
         };
-        Ok(match self.parts.store.admit(admission).await? {
+        let asked = match self.parts.store.admit(admission).await? {
             Admitted::Granted { fence, lease_id, .. } => {
-                action.ticket.admitted(lease_id);
-                Asked::Claim(ClaimAnswer::New { fence })
+                return Ok((Asked::Claim(ClaimAnswer::New { fence }), Some(lease_id)));
             }
             // Its decision is on the bus: whoever gets it from there settles it.
             Admitted::NotGranted(ClaimAnswer::OwnIntent(_)) => Asked::OnTheBus,
@@ -278,7 +306,8 @@ impl Idempotency {
                 }
             }
             Admitted::NotGranted(answer) => Asked::Claim(answer),
-        })
+        };
+        Ok((asked, None))
     }
 
     /// A cached success costs no write: it is looked up before anything is admitted.
@@ -325,13 +354,19 @@ impl Idempotency {
         decision_event(action.ticket.decision(&action.request), action)
     }
 
-    async fn act_on(&self, asked: Asked, action: Action<Gated>, terms: Terms, this: &FactoryRef<(), Settle>) {
+    async fn act_on(
+        &self,
+        asked: Asked,
+        action: Action<Gated>,
+        (terms, poised): (Terms, Option<Poised>),
+        this: &FactoryRef<(), Settle>,
+    ) {
         let answer = match asked {
             Asked::Claim(answer) => answer,
             Asked::OnTheBus => return action.ticket.settled(),
         };
         match answer {
-            ClaimAnswer::New { fence } => self.execute(action, terms, fence, Earlier::No),
+            ClaimAnswer::New { fence } => self.execute(action, (terms, poised), fence, Earlier::No),
             ClaimAnswer::InFlight { action_id } | ClaimAnswer::ResourceBusy { action_id } => {
                 self.park(action, &action_id, this);
             }
@@ -341,13 +376,20 @@ impl Idempotency {
         }
     }
 
-    fn execute(&self, action: Action<Gated>, terms: Terms, fence: Fence, earlier: Earlier) {
+    fn execute(
+        &self,
+        action: Action<Gated>,
+        (terms, poised): (Terms, Option<Poised>),
+        fence: Fence,
+        earlier: Earlier,
+    ) {
         let claimed = action.advance(|gated| Claimed {
             gated,
             terms,
             fence,
             earlier,
             ahead: Mutex::default(),
+            poised: Mutex::new(poised),
         });
         pass(&self.executor, Execute(claimed));
     }
@@ -409,7 +451,7 @@ impl Idempotency {
                 if let Some(intent) = &intent {
                     intent.keep_again(&self.parts, &action.request.space_id).await;
                 }
-                self.execute(action, terms, fence, Earlier::Interrupted(intent));
+                self.execute(action, (terms, None), fence, Earlier::Interrupted(intent));
             }
             Err(error) => self.give_up(action, &error),
         }

@@ -58,6 +58,7 @@ pub mod intent;
 mod keeping;
 pub mod key;
 pub mod letters;
+mod poise;
 mod recent;
 mod recorder;
 pub mod retention;

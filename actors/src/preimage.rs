@@ -30,6 +30,7 @@ use crate::key;
 use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
 use crate::overreach::Scan;
 use crate::parts::Parts;
+use crate::poise::Poised;
 use crate::registry::Entry;
 use crate::resources;
 use crate::streams::failure_of;
@@ -117,6 +118,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether it is what a child was told that has the call in hand already.
+    pub(crate) fn is_told(&self, poised: &Poised) -> bool {
+        self.before == poised.before && self.restore.is_empty() && self.contents.1.is_empty()
+    }
+
     /// Holds on to the files that the run may replace. Another run that follows it does not: that is rare.
     pub(crate) fn take_grip(&self) -> Option<Grip> {
         self.grip.lock().unwrap_or_else(PoisonError::into_inner).take()

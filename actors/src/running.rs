@@ -58,6 +58,12 @@ impl Running {
     }
 }
 
+impl std::fmt::Debug for Alive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Alive({})", self.action)
+    }
+}
+
 impl Drop for Alive {
     fn drop(&mut self) {
         let waiting = self.running.lock().remove(&self.action).unwrap_or_default();

@@ -47,6 +47,7 @@ pub use call::{Answer, Call, Denial, DenialSource, Ending, Limits, Narrowing, Us
 pub use error::SandboxError;
 pub use memory::Memory;
 pub use pool::PoolSize;
+pub use run::Poised;
 pub use sandbox::{Sandbox, SandboxConfig, ZygoteInfo};
 pub use settle::Reply;
 pub use zygote::{ChildCtx, Dispatch, ZYGOTE_ARGUMENT, init, init_with_warm_up};

@@ -146,15 +146,8 @@ impl Pool {
             if state.closed {
                 return Err(SandboxError::Closed);
             }
-            state.last_used = Instant::now();
-            // What starts processes of its own may need them all.
-            state
-                .room
-                .want(makes_room && self.profile.ceilings.processes == 1);
-            while let Some(ready) = state.ready.pop_front() {
-                if !ready.is_dead() {
-                    return Ok(ready);
-                }
+            if let Some(ready) = self.ready_now(&mut state, makes_room) {
+                return Ok(ready);
             }
             state.target = (state.target * 2).clamp(1, self.size.ready_max.max(1));
             let (sender, receiver) = oneshot::channel();
@@ -168,6 +161,26 @@ impl Pool {
             Ok(Err(_)) => Err(SandboxError::Closed),
             Err(_) => Err(SandboxError::Busy("no child became ready in time")),
         }
+    }
+
+    /// The same, if one is ready.
+    pub(crate) fn take_now(&self, makes_room: bool) -> Option<Ready> {
+        let mut state = self.lock();
+        self.ready_now(&mut state, makes_room)
+    }
+
+    fn ready_now(&self, state: &mut State, makes_room: bool) -> Option<Ready> {
+        state.last_used = Instant::now();
+        // What starts processes of its own may need them all.
+        state
+            .room
+            .want(makes_room && self.profile.ceilings.processes == 1);
+        while let Some(ready) = state.ready.pop_front() {
+            if !ready.is_dead() {
+                return Some(ready);
+            }
+        }
+        None
     }
 
     /// Counts a call for as long as the guard lives, so that a pool in use is not retired.

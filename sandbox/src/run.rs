@@ -25,45 +25,116 @@ use crate::room;
 use crate::settle::{CallSummary, Reply};
 use crate::sys::{process, seccomp};
 use crate::syscalls;
-use crate::wire::{HEADER_BYTES, Kind, Orders, parse_header};
+use crate::wire::{HEADER_BYTES, Kind, Orders, header, parse_header};
 
 /// Makes the call in this child, which is used up by it. A drill, if there is one, takes the place of the request.
 pub(crate) async fn run(
     in_flight: InFlight,
-    mut child: Ready,
+    child: Ready,
     call: &Call,
     drill: Option<Drill>,
     beside: Beside,
 ) -> Result<Reply, SandboxError> {
-    let pool = in_flight.pool();
-    let ceilings = isolation::ceilings(pool, &call.limits);
-    if let Some(slot) = &mut child.cgroup {
-        slot.limit(ceilings.memory_bytes, ceilings.processes)
-            .map_err(SandboxError::io("bounding a child's memory"))?;
+    let begun = Begun::new(in_flight, child, call, drill, false)?;
+    begun.finish(call.timeout, beside).await
+}
+
+/// A call that has its child. Dropped, the child is killed.
+struct Begun {
+    child: Ready,
+    call: CallSummary,
+    ceilings: Ceilings,
+    /// What is still to be said to the child.
+    unsent: Vec<u8>,
+    since: Instant,
+    in_flight: InFlight,
+}
+
+impl Begun {
+    /// A child whose call may wait for the word to go.
+    fn new(
+        in_flight: InFlight,
+        mut child: Ready,
+        call: &Call,
+        drill: Option<Drill>,
+        waits: bool,
+    ) -> Result<Self, SandboxError> {
+        let pool = in_flight.pool();
+        let ceilings = isolation::ceilings(pool, &call.limits);
+        if let Some(slot) = &mut child.cgroup {
+            slot.limit(ceilings.memory_bytes, ceilings.processes)
+                .map_err(SandboxError::io("bounding a child's memory"))?;
+        }
+        let unsent = frame(call, &ceilings, pool.cgroups.as_deref(), (drill, waits))?;
+        let call = CallSummary {
+            tool_id: call.tool_id.clone(),
+            trace_id: call.trace_id.clone(),
+        };
+        Ok(Self {
+            child,
+            call,
+            ceilings,
+            unsent,
+            since: Instant::now(),
+            in_flight,
+        })
     }
-    let frame = frame(call, &ceilings, pool.cgroups.as_deref(), drill)?;
-    let begun = Instant::now();
-    let mut denials = Denials::default();
-    let said = Said {
-        frame: &frame,
-        beside,
-        timeout: call.timeout,
-        output_max: ceilings.output_bytes as usize,
-    };
-    let cause = converse(pool, &child, said, &mut denials).await?;
-    let call = CallSummary {
-        tool_id: call.tool_id.clone(),
-        trace_id: call.trace_id.clone(),
-    };
-    Ok(Reply {
-        child,
-        call,
-        ceilings,
-        cause,
-        denials,
-        begun,
-        in_flight,
-    })
+
+    /// Says the rest, and listens until the call is over.
+    async fn finish(self, timeout: Duration, beside: Beside) -> Result<Reply, SandboxError> {
+        let mut denials = Denials::default();
+        let said = Said {
+            frame: &self.unsent,
+            beside,
+            timeout,
+            output_max: self.ceilings.output_bytes as usize,
+        };
+        let cause = converse(self.in_flight.pool(), &self.child, said, &mut denials).await?;
+        let Self {
+            child,
+            call,
+            ceilings,
+            since,
+            in_flight,
+            ..
+        } = self;
+        Ok(Reply {
+            child,
+            call,
+            ceilings,
+            cause,
+            denials,
+            begun: since,
+            in_flight,
+        })
+    }
+}
+
+/// A call that a child has in hand already, narrowed to it, and does not carry out before it is told to. Dropped, it was never made: the
+/// child is killed, and has done nothing.
+pub struct Poised(Begun);
+
+impl Poised {
+    pub(crate) fn new(in_flight: InFlight, child: Ready, call: &Call) -> Result<Self, SandboxError> {
+        let mut begun = Begun::new(in_flight, child, call, None, true)?;
+        // If it has died while it waited, the channel will say so again.
+        let sent = send_now(&begun.child.channel, &begun.unsent).unwrap_or(0);
+        begun.unsent.drain(..sent);
+        Ok(Self(begun))
+    }
+
+    /// Has it carried out; the time counts from now. Otherwise as [`crate::Sandbox::ask_with`].
+    pub async fn go(self, timeout: Duration, beside: Beside) -> Result<Reply, SandboxError> {
+        let Self(mut begun) = self;
+        begun.unsent.extend_from_slice(&header(Kind::Go, 0));
+        begun.finish(timeout, beside).await
+    }
+}
+
+impl std::fmt::Debug for Poised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Poised({})", self.0.call.tool_id)
+    }
 }
 
 /// The one message into the child.
@@ -71,7 +142,7 @@ fn frame(
     call: &Call,
     ceilings: &Ceilings,
     cgroups: Option<&Cgroups>,
-    drill: Option<Drill>,
+    (drill, waits): (Option<Drill>, bool),
 ) -> Result<Vec<u8>, SandboxError> {
     let timeout_ms = call.timeout.as_millis() as u64;
     let narrowing = call.effective_narrowing();
@@ -79,6 +150,7 @@ fn frame(
         ceilings: *ceilings,
         narrowing,
         timeout_ms,
+        waits,
         memory_by_process: cgroups.is_none(),
         processes_by_cgroup: cgroups.is_some_and(Cgroups::counts_processes),
         drill,

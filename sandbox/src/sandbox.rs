@@ -20,6 +20,7 @@ use crate::limits::{LANDLOCK_ABI_MIN, READY_MAX, READY_MIN, STAND_IN_ID, ZYGOTES
 use crate::pool::{Pool, PoolSize};
 use crate::profile::Profile;
 use crate::room::Others;
+use crate::run::Poised;
 use crate::settle::Reply;
 use crate::sys::process::landlock_abi;
 use crate::trouble::landlock_fix;
@@ -165,6 +166,17 @@ impl Sandbox {
     /// The same with something long that goes in or comes out beside the call, in pieces.
     pub async fn ask_with(&self, call: Call, beside: Beside) -> Result<Reply, SandboxError> {
         self.make(&call, None, beside).await
+    }
+
+    /// Hands a call to a child that is ready, without waiting for anything, and without having it carried out before
+    /// [`Poised::go`]. `None` if it cannot be: whoever [asks](Self::ask) for it then waits, or is told why not.
+    pub fn poise(&self, call: &Call) -> Option<Poised> {
+        call.check().ok()?;
+        let key = self.key(call.effective_profile(), &call.space_root).ok()?;
+        let pool = Arc::clone(&self.lock().get(&key)?.pool);
+        let in_flight = pool.enter();
+        let child = pool.take_now(call.makes_room)?;
+        Poised::new(in_flight, child, call).ok()
     }
 
     /// The same with an attack of our own in place of the tool.

@@ -102,16 +102,19 @@ pub(crate) enum Kind {
     Panicked,
     /// Either: a piece of something long; see [`crate::beside`].
     Piece,
+    /// Runtime: the request may be carried out.
+    Go,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [
+    const ALL: [Kind; 7] = [
         Kind::Ready,
         Kind::Unconfined,
         Kind::Request,
         Kind::Reply,
         Kind::Panicked,
         Kind::Piece,
+        Kind::Go,
     ];
 
     const fn number(self) -> u32 {
@@ -122,6 +125,7 @@ impl Kind {
             Kind::Reply => 4,
             Kind::Panicked => 5,
             Kind::Piece => 6,
+            Kind::Go => 7,
         }
     }
 }
@@ -167,6 +171,8 @@ pub(crate) struct Orders {
     pub(crate) ceilings: Ceilings,
     pub(crate) narrowing: Narrowing,
     pub(crate) timeout_ms: u64,
+    /// Whether the request may be carried out only when [`Kind::Go`] has come.
+    pub(crate) waits: bool,
     /// Whether memory is bounded by each process's own limit, since no cgroup does it.
     pub(crate) memory_by_process: bool,
     /// Whether a cgroup counts the processes; the kernel's other count then only stands behind it.

@@ -16,6 +16,8 @@ use crate::place::SHORT_LEASE;
 
 /// In the place's folder: how much company it takes for a sync to be left until somebody waits.
 pub(crate) const KEEP_COMPANY: &str = "keep-company";
+/// In the place's folder: the first call finds a child that is ready.
+pub(crate) const WARM: &str = "warm";
 
 /// What is on disk when everything has ended.
 #[derive(Debug, Default)]
@@ -188,6 +190,9 @@ async fn work(mode: &str, folder: &Path, requests: Vec<ActionRequest>) {
     }
     config.lease_ttl = SHORT_LEASE * 5;
     let runtime = Runtime::start(config).await.unwrap();
+    if folder.join(WARM).exists() {
+        crate::early::warm(&runtime, &folder.join("workspace")).await;
+    }
     say("started");
     let all = requests.into_iter().map(|request| ask(&runtime, mode, request));
     all_of(all.collect()).await;

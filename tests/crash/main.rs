@@ -26,6 +26,7 @@ mod tools;
 
 mod at_length;
 mod drafts;
+mod early;
 mod embedding;
 mod faults;
 mod figures;
@@ -57,6 +58,7 @@ fn tests() -> Vec<Test> {
         embedding::TESTS,
         at_length::TESTS,
         drafts::TESTS,
+        early::TESTS,
         liars::TESTS,
         honest::TESTS,
     ]

@@ -176,6 +176,16 @@ impl Breakers {
         }
     }
 
+    /// Whether a call of this tool would pass without more ado.
+    pub(crate) fn is_closed(&self, key: &str, tool: &ToolId) -> bool {
+        let (all, now) = (self.lock(), self.0.clock.monotonic());
+        let closed = |key: &str| {
+            all.get(key)
+                .is_none_or(|breaker| breaker.standing(now) == Standing::Closed)
+        };
+        closed(key) && closed(tool.as_str())
+    }
+
     /// Whether there is, or can be, a breaker of this key. Keys come from outside: there are only so many, and closed ones
     /// make room. The breakers of tools always have room.
     fn make(&self, all: &mut HashMap<String, Breaker>, key: &str) -> bool {

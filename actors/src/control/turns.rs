@@ -199,6 +199,19 @@ impl Turns {
         self.line_up(self.lock(), subject, tool, join)
     }
 
+    /// A turn, if the subject has none and nobody has to be waited for.
+    pub(crate) fn at_once(&self, subject: &SubjectId, tool: &ToolId) -> Option<Turn> {
+        let state = self.lock();
+        if state.waiting > 0 || state.lanes.contains_key(subject) {
+            return None;
+        }
+        let coming = self.line_up(state, subject, tool, None).try_recv();
+        if coming.is_err() {
+            self.lock().forget_the_gone(subject);
+        }
+        coming.ok()
+    }
+
     fn is_crowded(&self, state: &State, subject: &SubjectId) -> bool {
         let most = self.0.rules.waiting_max;
         let of_subject = state.lanes.get(subject).map_or(0, |lane| lane.waiting.len());

@@ -50,6 +50,10 @@ impl Tool for WriteText {
         Some(params::touch(&path).into_iter().collect())
     }
 
+    fn begins_unseen(&self) -> bool {
+        true
+    }
+
     /// Quality is whether the file on disk has as many bytes as the text.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         let path = params::file(&call.params, "path")?;
@@ -76,8 +80,114 @@ impl Tool for WriteText {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::beside::Beside;
     use crate::testing::Place;
+    use effectd_contracts::CallMode;
+    use std::io;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::Mutex;
+
+    /// Holds a call back until it has waited, and does something just before it may be carried out.
+    struct Held<F>(Mutex<Option<F>>);
+
+    impl<F: FnOnce() + Send> Held<F> {
+        fn new(then: F) -> Self {
+            Self(Mutex::new(Some(then)))
+        }
+
+        fn run(&self, place: &Place, path: &str) -> Result<ToolOutput, Failure> {
+            let params = json!({ "path": path, "text": "new" });
+            let call = place.call(&WriteText, CallMode::Run, params);
+            WriteText.run(&place.workspace().with_beside(self), &call)
+        }
+    }
+
+    impl<F> std::fmt::Debug for Held<F> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Held")
+        }
+    }
+
+    impl<F: FnOnce() + Send> Beside for Held<F> {
+        fn say(&self, _: u8, _: &[u8]) -> io::Result<()> {
+            Err(io::Error::from(io::ErrorKind::Unsupported))
+        }
+
+        fn hear(&self) -> io::Result<Vec<u8>> {
+            Err(io::Error::from(io::ErrorKind::Unsupported))
+        }
+
+        fn wait_for_go(&self) {
+            let then = self.0.lock().unwrap().take();
+            then.into_iter().for_each(|then| then());
+        }
+
+        fn is_waiting(&self) -> bool {
+            self.0.lock().unwrap().is_some()
+        }
+    }
+
+    /// It begins before it may be carried out, in each of the cases in which it can and cannot be begun unseen.
+    #[test]
+    fn nothing_is_seen_of_it_before_it_may_be_carried_out() {
+        let cases: [(&str, &[(&str, &[u8])]); 4] = [
+            ("workspace/x.txt", &[]),
+            ("workspace/x.txt", &[("x.txt", b"old")]),
+            ("workspace/new/folder/x.txt", &[("other", b"")]),
+            (
+                "workspace/there/x.txt",
+                &[("there/x.txt", b"old"), ("there/y", b"")],
+            ),
+        ];
+        for (path, before) in cases {
+            let place = Place::new();
+            for (name, content) in before {
+                place.put(name, content);
+            }
+            let names = place.names();
+            let held = Held::new(|| {
+                assert_eq!(place.names(), names, "{path}");
+                for (name, content) in before {
+                    assert_eq!(place.get(name).as_deref(), Some(*content), "{path}");
+                }
+            });
+            held.run(&place, path).unwrap();
+            assert!(!held.is_waiting(), "{path}");
+            let name = path.strip_prefix("workspace/").unwrap();
+            assert_eq!(place.get(name), Some(b"new".to_vec()));
+            let mut after: Vec<_> = before.iter().map(|(name, _)| (*name).to_owned()).collect();
+            after.push(name.to_owned());
+            after.sort();
+            after.dedup();
+            let mut files = place.names();
+            files.retain(|name| place.path(name).is_file());
+            files.sort();
+            assert_eq!(files, after, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_was_begun_unseen_keeps_permissions_and_meets_what_an_interrupted_run_left() {
+        let place = Place::new();
+        place.put("x", b"old");
+        let file = place.path("x");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let draft = crate::spacepath::draft_name("trace\nworkspace/x");
+        let held = Held::new(|| place.put(&draft, b"left"));
+        held.run(&place, "workspace/x").unwrap();
+        assert_eq!(place.get("x"), Some(b"new".to_vec()));
+        assert_eq!(
+            std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
+        // A folder that has come to stand there meanwhile is not replaced.
+        let held = Held::new(|| {
+            std::fs::remove_file(place.path("x")).unwrap();
+            std::fs::create_dir(place.path("x")).unwrap();
+        });
+        assert!(held.run(&place, "workspace/x").is_err());
+        assert_eq!(place.names(), ["x"]);
+    }
 
     #[test]
     fn it_writes_utf8_and_counts_bytes() {

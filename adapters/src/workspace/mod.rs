@@ -11,6 +11,7 @@ mod look;
 mod problem;
 mod scan;
 mod tree;
+mod unseen;
 mod walk;
 mod write;
 

@@ -34,7 +34,7 @@ pub struct Heard {
     pub digest: Digest,
 }
 
-const FILE_MODE: u32 = 0o644;
+pub(super) const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: Mode = Mode::from_bits_truncate(0o755);
 
 /// New content, written and synced beside the place where it belongs. Dropped, it is removed.
@@ -84,6 +84,26 @@ impl Drop for Draft {
 }
 
 impl Draft {
+    /// A draft in a folder that was there.
+    pub(super) fn beside(folder: OwnedFd, path: &SpacePath, existing: Existing, mark: &str) -> Self {
+        let mark = format!("{mark}\n{path}");
+        Self {
+            folder,
+            name: draft_name(&mark),
+            aside: aside_name(&mark),
+            target: path.file_name().to_owned(),
+            existing,
+            expected: None,
+            done: false,
+            made: MadeFolders::default(),
+        }
+    }
+
+    /// Where it lies until it is placed.
+    pub(super) fn place_of_its_own(&self) -> (BorrowedFd<'_>, &str) {
+        (self.folder.as_fd(), &self.name)
+    }
+
     /// Moves the content into place, and syncs the folder. A reader sees the old or the new content.
     pub fn place(self) -> Result<(), FileProblem> {
         crate::failpoint::before_rename();
@@ -121,7 +141,8 @@ impl Draft {
 }
 
 impl Workspace<'_> {
-    /// Writes the whole file or nothing. Missing folders are created.
+    /// Writes the whole file or nothing. Missing folders are created. If the call may not be carried out yet, what can be done unseen is
+    /// done, and the rest when it may.
     pub fn write_atomically(
         &self,
         path: &SpacePath,
@@ -129,7 +150,13 @@ impl Workspace<'_> {
         existing: Existing,
         mark: &str,
     ) -> Result<(), FileProblem> {
-        self.draft(path, content, None, existing, mark)?.place()
+        let unseen = self.write_unseen(path, content, existing);
+        self.beside().wait_for_go();
+        let draft = match unseen.and_then(|unseen| unseen.into_draft(path, existing, mark)) {
+            Some(draft) => draft,
+            None => self.draft(path, content, None, existing, mark)?,
+        };
+        draft.place()
     }
 
     /// Writes and syncs the content beside its place. `mark` names the action: should it be repeated, it finds and replaces
@@ -276,16 +303,9 @@ impl Workspace<'_> {
             file = create();
         }
         let file = file.map_err(FileProblem::at("create the file"))?;
-        let draft = Draft {
-            folder,
-            name,
-            aside: aside_name(&format!("{mark}\n{path}")),
-            target: path.file_name().to_owned(),
-            existing,
-            expected: self.expected(path).cloned(),
-            done: false,
-            made,
-        };
+        let mut draft = Draft::beside(folder, path, existing, mark);
+        draft.expected = self.expected(path).cloned();
+        draft.made = made;
         // The mask of the process may have taken permissions away that the old file has.
         fchmod(file.as_fd(), Mode::from_bits_truncate(mode))
             .map_err(FileProblem::at("set the permissions"))?;
@@ -483,7 +503,7 @@ impl<W: Write> Write for Digesting<W> {
 
 /// Whether a new file may take the place of what is there. Replacing a link or a pipe would be harmless for what it leads
 /// to, but whoever put it there meant something else.
-fn replaceable(old: Option<Stat>, existing: Existing) -> Result<Option<Stat>, FileProblem> {
+pub(super) fn replaceable(old: Option<Stat>, existing: Existing) -> Result<Option<Stat>, FileProblem> {
     let at = FileProblem::at("replace the file");
     match (old, existing) {
         (None, _) => Ok(None),

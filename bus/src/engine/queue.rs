@@ -135,10 +135,22 @@ impl Queue {
         self.filled.notify_all();
     }
 
-    /// Waits for work, and takes one block's worth of it. `company` callers were answered together a moment ago and are
-    /// likely to come again; waiting for them a little (never longer than `patience`) makes one sync of two. `None` when
-    /// the queue is closed and empty.
-    pub(crate) fn take(&self, company: usize, patience: Duration, luck: &mut Luck) -> Option<Vec<Job>> {
+    /// Takes a job past the queue, with those that wait for company. If others are to come before it, it is given back.
+    pub(crate) fn pass(&self, job: Job) -> Result<Vec<Job>, Job> {
+        let mut state = self.lock();
+        let fits =
+            state.bytes + job.bytes <= BLOCK_BYTES_TARGET && state.jobs.len() < BLOCK_OPERATIONS_MAX.get();
+        if state.closed || state.jobs.len() > state.patient || !fits {
+            return Err(job);
+        }
+        let mut taken = drain(&mut state);
+        self.len.store(state.jobs.len(), Ordering::Release);
+        taken.push(job);
+        Ok(taken)
+    }
+
+    /// Waits for work. `false` when the queue is closed and empty.
+    pub(crate) fn wait(&self, luck: &mut Luck) -> bool {
         if self.len() == 0 && luck.is_tried() {
             luck.note(self.look_out());
         }
@@ -148,7 +160,7 @@ impl Queue {
                 break;
             }
             if state.closed {
-                return None;
+                return false;
             }
             state.wanted = state.jobs.len() + 1;
             match state.jobs.front() {
@@ -166,8 +178,16 @@ impl Queue {
                 }
             }
         }
+        state.wanted = 0;
+        true
+    }
+
+    /// Takes one block's worth of work. `company` callers were answered together a moment ago and are likely to come again; waiting
+    /// for them a little (never longer than `patience`) makes one sync of two.
+    pub(crate) fn take(&self, company: usize, patience: Duration) -> Vec<Job> {
+        let mut state = self.lock();
         let end = Instant::now() + patience;
-        while state.jobs.len() < company && !state.closed {
+        while !state.jobs.is_empty() && state.jobs.len() < company && !state.closed {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -182,7 +202,7 @@ impl Queue {
         state.wanted = 0;
         let taken = drain(&mut state);
         self.len.store(state.jobs.len(), Ordering::Release);
-        Some(taken)
+        taken
     }
 
     /// Looks for work for a moment before sleeping: whoever was just answered often comes again at once, and waking a

@@ -28,11 +28,16 @@ impl Fixture for Embedded {
             segment_bytes: 8 << 10,
             ..EmbeddedConfig::new(self.0.path())
         };
-        Arc::new(embedded::open(config, clock).unwrap())
+        let store = embedded::open(config, clock).unwrap();
+        if self.2 {
+            store.let_callers_write();
+        }
+        Arc::new(store)
     }
 }
 
-struct Embedded(tempfile::TempDir, JournalKind);
+/// Where, in what, and whether callers write themselves.
+struct Embedded(tempfile::TempDir, JournalKind, bool);
 
 #[test]
 fn the_memory_engine_conforms() {
@@ -41,12 +46,29 @@ fn the_memory_engine_conforms() {
 
 #[test]
 fn the_embedded_engine_conforms() {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Segments)));
+    conformance::run(|| {
+        Box::new(Embedded(
+            tempfile::tempdir().unwrap(),
+            JournalKind::Segments,
+            false,
+        ))
+    });
+}
+
+#[test]
+fn the_embedded_engine_conforms_when_callers_write() {
+    conformance::run(|| {
+        Box::new(Embedded(
+            tempfile::tempdir().unwrap(),
+            JournalKind::Segments,
+            true,
+        ))
+    });
 }
 
 #[test]
 fn the_embedded_engine_conforms_in_sled() {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled)));
+    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled, true)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,8 @@ pub struct ChildCtx {
     hearing: Mutex<Channel>,
     /// Nobody listens yet.
     is_warming_up: bool,
+    /// The request is here, and may not be carried out yet.
+    waits: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,6 +82,7 @@ impl ChildCtx {
             saying: Mutex::default(),
             hearing: Mutex::new(channel),
             is_warming_up: false,
+            waits: AtomicBool::new(false),
         }
     }
 
@@ -86,7 +90,28 @@ impl ChildCtx {
         if self.is_warming_up {
             return Err(io::Error::from(io::ErrorKind::NotConnected));
         }
+        self.wait_for_go();
         Ok(())
+    }
+
+    /// Whether the request may not be carried out yet.
+    pub fn is_waiting(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the request may be carried out. Whoever runs it calls this before anything that can be seen from outside of this
+    /// process; a call that is withdrawn does not come back from here.
+    pub fn wait_for_go(&self) {
+        let mut channel = lock(&self.hearing);
+        if !self.waits.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut head = [0; HEADER_BYTES];
+        let heard = channel.read_exact(&mut head).ok();
+        match heard.and_then(|()| parse_header(&head)) {
+            Some((Kind::Go, 0)) => self.waits.store(false, Ordering::Relaxed),
+            Some(_) | None => process::exit_now(0),
+        }
     }
 
     /// The space's root. Open beneath it with `openat2` and `RESOLVE_BENEATH`; never check a path first and use it then.
@@ -350,6 +375,7 @@ fn warm_up(zygote: &Zygote) {
         ceilings: boot.ceilings,
         narrowing: Narrowing::default(),
         timeout_ms: 1,
+        waits: false,
         memory_by_process: false,
         processes_by_cgroup: false,
         drill: None,
@@ -377,7 +403,10 @@ fn warm_up(zygote: &Zygote) {
 fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
     let mut channel = Channel::default();
     let (orders, request) = receive(&mut channel)?;
-    let ctx = ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel);
+    let ctx = ChildCtx {
+        waits: AtomicBool::new(orders.waits),
+        ..ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel)
+    };
     if let Err(failure) = narrow(zygote, &orders) {
         return Ok(frame(Kind::Unconfined, &serde_json::to_vec(&failure)?, &[]));
     }
@@ -386,6 +415,8 @@ fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
         None => (zygote.dispatch)(&ctx, &request),
     }));
     let denials = serde_json::to_vec(&*lock(&ctx.denials))?;
+    // Nobody asks for an answer to what may not be carried out.
+    ctx.wait_for_go();
     Ok(match answer {
         Ok(answer) => frame(Kind::Reply, &denials, &answer),
         Err(_) => frame(Kind::Panicked, &[], &[]),

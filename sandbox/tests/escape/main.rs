@@ -32,6 +32,7 @@ mod neighbours;
 mod network;
 mod ownership;
 mod pieces;
+mod poised;
 mod processes;
 mod replies;
 mod room;
@@ -65,6 +66,7 @@ fn promises() -> Vec<Promise> {
         honest::promises(),
         load::promises(),
         pieces::promises(),
+        poised::promises(),
         replies::promises(),
         room::promises(),
         survivors::promises(),
@@ -92,6 +94,7 @@ fn attacks() -> Vec<(&'static str, Attack)> {
         honest::ATTACKS,
         load::ATTACKS,
         pieces::ATTACKS,
+        poised::ATTACKS,
         replies::ATTACKS,
         survivors::ATTACKS,
     ];

@@ -1,0 +1,172 @@
+//! A child may have its call in hand before the action is claimed. It carries it out when the intent is on disk, and never
+//! otherwise, whatever dies meanwhile.
+
+use effectd::contracts::{BaseProfile, Outcome, Receipt, SandboxProfile};
+use effectd::{Answer, Runtime};
+use effectd_actors::failpoint::{Fault, Trap, arm};
+use effectd_actors::metrics::CALLS_EARLY_TOTAL;
+use serde_json::{Value, json};
+
+use crate::Test;
+use crate::child::{Report, WARM};
+use crate::harness::{asynchronously, side_by_side};
+use crate::matrix::kill_at;
+use crate::place::{PATIENCE, Place, SHORT_LEASE, parsed};
+use crate::registered::{SPACE, request};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "a_call_that_was_handed_over_early_goes_with_its_worker_and_is_made_anew",
+        goes_with_its_worker,
+    ),
+    (
+        "a_call_that_was_handed_over_early_is_not_made_for_an_action_that_is_not_ours",
+        not_ours,
+    ),
+    (
+        "a_call_that_was_handed_over_early_does_nothing_before_its_intent_is_on_disk",
+        not_before_its_intent,
+    ),
+];
+
+/// Where a worker holds an action whose child has the call in hand.
+const POINTS: [&str; 4] = [
+    "idempotency.after_claim",
+    "executor.begin",
+    "executor.after_prepare",
+    "executor.before_child",
+];
+
+fn write(id: &str, text: &str) -> Value {
+    let params = json!({ "path": format!("workspace/{id}.txt"), "text": text, "space_id": SPACE });
+    request(id, "files.write_text", &params)
+}
+
+/// How many such calls there were: carried out, and withdrawn.
+fn counted(runtime: &Runtime) -> (u64, u64) {
+    let families = runtime.metrics().gather();
+    let of = |what: &str| -> u64 {
+        let family = families.iter().find(|family| family.name() == CALLS_EARLY_TOTAL);
+        let metrics = family.map(|family| family.get_metric()).unwrap_or_default();
+        let metric = metrics
+            .iter()
+            .find(|metric| metric.get_label().iter().any(|label| label.value() == what));
+        metric.map_or(0, |metric| metric.get_counter().get_value() as u64)
+    };
+    (of("carried_out"), of("withdrawn"))
+}
+
+/// Has a child ready, so that the next call finds it.
+pub(crate) async fn warm(runtime: &Runtime, root: &std::path::Path) {
+    let profile = SandboxProfile {
+        base: BaseProfile::Default,
+        high_isolation: false,
+    };
+    let sandbox = &runtime.pipeline().parts().sandbox;
+    sandbox.warm(profile, root).await.unwrap();
+}
+
+async fn exec(runtime: &Runtime, place: &Place, request: &Value) -> Answer {
+    warm(runtime, &place.workspace()).await;
+    let asked = tokio::time::timeout(PATIENCE, runtime.exec(parsed(request)));
+    asked.await.expect("an answer")
+}
+
+fn goes_with_its_worker() {
+    asynchronously(async {
+        let place = Place::new();
+        place.set_policy(&[]);
+        let runtime = place.runtime(|config| config.lease_ttl = SHORT_LEASE).await;
+        let mut expected = (0, 0);
+        for fault in [Fault::Panic, Fault::Stall] {
+            for point in POINTS {
+                let id = format!("{fault:?}-{point}").to_lowercase();
+                arm(Trap {
+                    point: point.to_owned(),
+                    action: Some(id.parse().unwrap()),
+                    nth: 1,
+                    times: 1,
+                    fault,
+                });
+                let mut asked = write(&id, "once");
+                asked["qos"] = json!({ "timeout_ms": 1_000 });
+                let Answer::Done(done) = exec(&runtime, &place, &asked).await else {
+                    panic!("{id} has no receipt")
+                };
+                assert_eq!(done.receipt.outcome, Outcome::Executed, "{id}");
+                let file = place.workspace().join(format!("{id}.txt"));
+                assert_eq!(std::fs::read_to_string(file).unwrap(), "once", "{id}");
+                // It came again through the bus, where nobody waits and nothing is handed over early.
+                expected.1 += 1;
+                assert_eq!(counted(&runtime), expected, "{id}");
+
+                let next = format!("next-{id}");
+                let answer = exec(&runtime, &place, &write(&next, "next")).await;
+                assert!(matches!(answer, Answer::Done(_)), "{next}: {answer:?}");
+                expected.0 += 1;
+                assert_eq!(counted(&runtime), expected, "{next}");
+            }
+        }
+        Report::of(&runtime).await.all_settled();
+        assert!(runtime.stop().await, "a place is still taken");
+    });
+}
+
+fn not_ours() {
+    asynchronously(async {
+        let place = Place::new();
+        place.set_policy(&[]);
+        let runtime = place.runtime(|_| ()).await;
+        let answer = exec(&runtime, &place, &write("a", "first")).await;
+        assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+        assert_eq!(counted(&runtime), (1, 0));
+        // Another meaning of its id, for another file, is found out by the claim.
+        let mut other = write("other", "second");
+        other["action_id"] = json!("a");
+        let answer = exec(&runtime, &place, &other).await;
+        assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+        assert!(!place.workspace().join("other.txt").exists());
+        assert_eq!(counted(&runtime).0, 1);
+        // What was done before is not handed to anybody.
+        let before = counted(&runtime);
+        let answer = exec(&runtime, &place, &write("b", "first")).await;
+        let Answer::Done(done) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(done.receipt.outcome, Outcome::Executed);
+        assert!(runtime.stop().await, "a place is still taken");
+        assert_eq!(before.0, 1);
+    });
+}
+
+fn not_before_its_intent() {
+    let points: Vec<String> = (1..=9)
+        .flat_map(|nth| {
+            [
+                format!("writer.before_append:{nth}"),
+                format!("writer.before_answer:{nth}"),
+            ]
+        })
+        .collect();
+    let seen = side_by_side(&points, |point| {
+        let place = Place::new();
+        place.set_policy(&[]);
+        std::fs::write(place.path().join(WARM), "").unwrap();
+        let (file, asked) = (place.workspace().join("a.txt"), write("a", "text"));
+        let (visited, said) = kill_at(&place, "exec", point, &asked);
+        let (there, told) = (file.exists(), said.iter().any(|line| line.starts_with("answer ")));
+        // Whatever is there was written down, and comes to its receipt without being asked for again.
+        let mode = if there { "wait" } else { "exec" };
+        let mut ended = place.run(mode, &[asked]);
+        let answer: Receipt = serde_json::from_value(ended.answers.remove(0)).unwrap();
+        assert_eq!(answer.outcome, Outcome::Executed, "{point}");
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "text", "{point}");
+        ended.report.the_receipt("a");
+        ended.report.all_settled();
+        (visited, there, told)
+    });
+    let stopped: Vec<_> = seen.iter().filter(|(visited, ..)| *visited).collect();
+    let without = stopped.iter().filter(|(_, there, _)| !there).count();
+    let with = stopped.iter().filter(|(_, there, _)| *there).count();
+    assert!(without > 1 && with > 0, "{seen:?}");
+}
