@@ -209,8 +209,8 @@ impl Control {
         Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY.get())
     }
 
-    /// Does the work when it is its turn to start, which it may be already. What takes long waits for something other than a processor: then the turn
-    /// goes to the next, and the work goes on.
+    /// Does the work when it is its turn to start, which it may be already. What takes long waits for something other than a
+    /// processor: then the turn goes to the next, and the work goes on.
     pub(crate) async fn in_turn<T>(
         &self,
         request: &ActionRequest,

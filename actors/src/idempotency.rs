@@ -271,7 +271,6 @@ impl Idempotency {
     }
 
     /// Asks for the claim. The delivery that is admitted with it comes along.
-
     async fn ask_for_claim(
         &self,
         action: &Action<Gated>,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use effectd::contracts::bound::Tunable as _;
-use effectd::contracts::{ActionRequest, Event, ExecutedData, Receipt, Topic};
+use effectd::contracts::{ActionRequest, BaseProfile, Event, ExecutedData, Receipt, SandboxProfile, Topic};
 use effectd::{Answer, Config, Runtime};
 use effectd_actors::identity::verify;
 use effectd_actors::limits::KEEP_COMPANY_MIN;
@@ -191,7 +191,7 @@ async fn work(mode: &str, folder: &Path, requests: Vec<ActionRequest>) {
     config.lease_ttl = SHORT_LEASE * 5;
     let runtime = Runtime::start(config).await.unwrap();
     if folder.join(WARM).exists() {
-        crate::early::warm(&runtime, &folder.join("workspace")).await;
+        warm(&runtime, &folder.join("workspace")).await;
     }
     say("started");
     let all = requests.into_iter().map(|request| ask(&runtime, mode, request));
@@ -199,6 +199,16 @@ async fn work(mode: &str, folder: &Path, requests: Vec<ActionRequest>) {
     let report = Report::of(&runtime).await;
     say(&format!("report {}", report.to_json()));
     assert!(runtime.stop().await, "something was left over");
+}
+
+/// Has a child ready, so that the next call finds it.
+pub(crate) async fn warm(runtime: &Runtime, root: &Path) {
+    let profile = SandboxProfile {
+        base: BaseProfile::Default,
+        high_isolation: false,
+    };
+    let sandbox = &runtime.pipeline().parts().sandbox;
+    sandbox.warm(profile, root).await.unwrap();
 }
 
 /// Waits for all of them, side by side.

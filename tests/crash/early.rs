@@ -1,14 +1,14 @@
 //! A child may have its call in hand before the action is claimed. It carries it out when the intent is on disk, and never
 //! otherwise, whatever dies meanwhile.
 
-use effectd::contracts::{BaseProfile, Outcome, Receipt, SandboxProfile};
+use effectd::contracts::{Outcome, Receipt};
 use effectd::{Answer, Runtime};
 use effectd_actors::failpoint::{Fault, Trap, arm};
 use effectd_actors::metrics::CALLS_EARLY_TOTAL;
 use serde_json::{Value, json};
 
 use crate::Test;
-use crate::child::{Report, WARM};
+use crate::child::{Report, WARM, warm};
 use crate::harness::{asynchronously, side_by_side};
 use crate::matrix::kill_at;
 use crate::place::{PATIENCE, Place, SHORT_LEASE, parsed};
@@ -54,16 +54,6 @@ fn counted(runtime: &Runtime) -> (u64, u64) {
         metric.map_or(0, |metric| metric.get_counter().get_value() as u64)
     };
     (of("carried_out"), of("withdrawn"))
-}
-
-/// Has a child ready, so that the next call finds it.
-pub(crate) async fn warm(runtime: &Runtime, root: &std::path::Path) {
-    let profile = SandboxProfile {
-        base: BaseProfile::Default,
-        high_isolation: false,
-    };
-    let sandbox = &runtime.pipeline().parts().sandbox;
-    sandbox.warm(profile, root).await.unwrap();
 }
 
 async fn exec(runtime: &Runtime, place: &Place, request: &Value) -> Answer {

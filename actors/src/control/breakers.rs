@@ -490,7 +490,9 @@ mod tests {
     fn keys_are_independent_and_an_open_one_says_when_to_come_back() {
         let place = new_place();
         place.fail("a");
+        assert!(place.breakers.is_closed("a", &tool()));
         place.fail("a");
+        assert!(!place.breakers.is_closed("a", &tool()) && place.breakers.is_closed("b", &tool()));
         let refused = place.breakers.ask("a", &tool()).unwrap_err();
         assert_eq!(refused.code, Code::BreakerOpen);
         assert!(
@@ -525,6 +527,7 @@ mod tests {
         let place = place.again();
         place.clock.advance(Duration::from_secs(1_000_000));
         for key in ["t.x", "mine"] {
+            assert!(!place.breakers.is_closed(key, &tool()));
             let refused = place.breakers.ask(key, &tool()).unwrap_err();
             assert!(
                 !refused.retryable && refused.message.contains("breaker reset t.x"),

@@ -443,6 +443,17 @@ mod tests {
         assert_eq!(held.len(), 5);
     }
 
+    #[test]
+    fn a_turn_at_once_is_for_who_has_none_and_leaves_nothing_behind() {
+        let turns = Turns::new(rules(2));
+        let at_once = |name| turns.at_once(&subject(name), &tool("x"));
+        let (first, second) = (at_once("a").unwrap(), stand(&turns, "b").try_recv().unwrap());
+        assert!(at_once("a").is_none() && at_once("c").is_none());
+        assert_eq!((turns.taken(), turns.waiting()), (2, 0));
+        drop((first, second));
+        assert!(turns.lock().lanes.is_empty() && at_once("c").is_some());
+    }
+
     fn rules(places: usize) -> Rules {
         Rules {
             places,

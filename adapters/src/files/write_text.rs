@@ -130,7 +130,8 @@ mod tests {
     /// It begins before it may be carried out, in each of the cases in which it can and cannot be begun unseen.
     #[test]
     fn nothing_is_seen_of_it_before_it_may_be_carried_out() {
-        let cases: [(&str, &[(&str, &[u8])]); 4] = [
+        type Files = &'static [(&'static str, &'static [u8])];
+        let cases: [(&str, Files); 4] = [
             ("workspace/x.txt", &[]),
             ("workspace/x.txt", &[("x.txt", b"old")]),
             ("workspace/new/folder/x.txt", &[("other", b"")]),
