@@ -18,8 +18,8 @@ use crate::limits::{DENIALS_NAMED_MAX, OUTPUT_BYTES_MAX};
 use crate::sys::seccomp;
 use crate::syscalls;
 use crate::wire::{
-    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, pack_ended, parse_header, piece_head, unpack_ended,
-    unpack_failure, unpack_request,
+    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, header, pack_ended, parse_header, piece_head,
+    unpack_ended, unpack_failure, unpack_request,
 };
 
 /// What a simulated host lacks.
@@ -145,7 +145,7 @@ fn to_child(payload: &[u8]) {
 pub fn samples() -> Vec<Vec<u8>> {
     let notes = br#"[{"code":"path_denied","what":"x","count":1,"source":"child"}]"#;
     let failure = br#"{"step":"Landlock","errno":1,"detail":"x"}"#;
-    let orders = br#"{"ceilings":{"cpu_ms":1,"memory_bytes":1,"processes":1,"open_files":1,"file_bytes":1,"written_bytes":1,"output_bytes":1,"tmp_bytes":1},"narrowing":{"readable":null,"writable":["a"],"tmp":true},"timeout_ms":5,"memory_by_process":false,"processes_by_cgroup":true,"drill":null}"#;
+    let orders = br#"{"ceilings":{"cpu_ms":1,"memory_bytes":1,"processes":1,"open_files":1,"file_bytes":1,"written_bytes":1,"output_bytes":1,"tmp_bytes":1},"narrowing":{"readable":null,"writable":["a"],"tmp":true},"timeout_ms":5,"waits":true,"memory_by_process":false,"processes_by_cgroup":true,"drill":null}"#;
     vec![
         frame(Kind::Reply, notes, b"answer"),
         frame(Kind::Reply, b"[]", b""),
@@ -157,6 +157,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         br#""Ready""#.to_vec(),
         [&b"{\"Failed\":"[..], failure, b"}"].concat(),
         vec![7; ENDED_BYTES],
+        header(Kind::Go, 0).to_vec(),
     ]
 }
 
