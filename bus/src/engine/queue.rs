@@ -145,6 +145,8 @@ impl Queue {
         }
         let mut taken = drain(&mut state);
         self.len.store(state.jobs.len(), Ordering::Release);
+        // A writer that sleeps counted on those: the next one that comes is to wake it.
+        state.wanted = state.wanted.min(1);
         taken.push(job);
         Ok(taken)
     }
@@ -269,6 +271,42 @@ fn drain(state: &mut State) -> Vec<Job> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Nothing;
+
+    impl Work for Nothing {
+        fn run(self: Box<Self>, _: &mut Desk<'_>) -> Reply {
+            Box::new(drop)
+        }
+        fn refuse(self: Box<Self>, _: StoreError) {}
+    }
+
+    fn job(patient: bool) -> Job {
+        let (since, work) = (Instant::now(), Box::new(Nothing));
+        Job {
+            bytes: 1,
+            since,
+            patient,
+            work,
+        }
+    }
+
+    #[test]
+    fn who_passes_the_queue_takes_those_along_who_wait_for_company_and_no_others() {
+        let queue = Queue::default();
+        let pushed = [true, true].map(|patient| queue.push(job(patient)));
+        assert_eq!(pushed, [Ok(()), Ok(())]);
+        // The writer sleeps until there is one more.
+        queue.lock().wanted = 3;
+        let taken = queue.pass(job(false)).map(|taken| taken.len());
+        assert_eq!((taken.ok(), queue.len(), queue.lock().wanted), (Some(3), 0, 1));
+        assert_eq!(queue.push(job(false)), Ok(()));
+        assert_eq!(queue.lock().wanted, 0, "it is woken by the next one");
+        assert!(queue.pass(job(false)).is_err(), "that one comes first");
+        assert_eq!(queue.take(0, Duration::ZERO).len(), 1);
+        queue.close();
+        assert!(queue.pass(job(false)).is_err());
+    }
 
     #[test]
     fn the_writer_looks_out_only_now_and_then_when_nothing_ever_comes() {

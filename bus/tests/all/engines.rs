@@ -44,31 +44,28 @@ fn the_memory_engine_conforms() {
     conformance::run(|| Box::new(Memory(MemoryDisk::default())));
 }
 
+fn embedded_conforms(journal: JournalKind, callers_write: bool) {
+    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), journal, callers_write)));
+}
+
 #[test]
 fn the_embedded_engine_conforms() {
-    conformance::run(|| {
-        Box::new(Embedded(
-            tempfile::tempdir().unwrap(),
-            JournalKind::Segments,
-            false,
-        ))
-    });
+    embedded_conforms(JournalKind::Segments, false);
 }
 
 #[test]
 fn the_embedded_engine_conforms_when_callers_write() {
-    conformance::run(|| {
-        Box::new(Embedded(
-            tempfile::tempdir().unwrap(),
-            JournalKind::Segments,
-            true,
-        ))
-    });
+    embedded_conforms(JournalKind::Segments, true);
 }
 
 #[test]
 fn the_embedded_engine_conforms_in_sled() {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled, true)));
+    embedded_conforms(JournalKind::Sled, false);
+}
+
+#[test]
+fn the_embedded_engine_conforms_in_sled_when_callers_write() {
+    embedded_conforms(JournalKind::Sled, true);
 }
 
 #[test]

@@ -26,6 +26,12 @@ fn wait(ground: &Ground<'_>, with: &Value) -> Value {
         context.wait_for_go();
     }
     fs::write("done", "").unwrap();
+    if with == "and stay" {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
     json!(true)
 }
 
@@ -73,7 +79,7 @@ fn carried_out_when_told(scene: &Scene) {
         assert_eq!(replied(&answer), json!(true), "{profile}");
         assert!(is_done(scene), "{profile}");
     }
-    // What nobody has said comes after the word as well.
+    // What is sent along comes after the word.
     let call = scene.call(DEFAULT, "hear", json!(null));
     let poised = scene.sandbox.poise(&call).or_else(|| {
         let warm = scene.sandbox.warm(DEFAULT, &call.space_root);
@@ -134,7 +140,7 @@ fn answered_when_told(scene: &Scene) {
 }
 
 fn bounded(scene: &Scene) {
-    let call = scene.call(DEFAULT, "wait", json!(null));
+    let call = scene.call(DEFAULT, "wait", json!("and stay"));
     assert!(scene.sandbox.poise(&call).is_none(), "no child can be ready yet");
     let zero = Call {
         timeout: Duration::ZERO,
@@ -142,21 +148,15 @@ fn bounded(scene: &Scene) {
     };
     let poised = poise(scene, &call);
     assert!(scene.sandbox.poise(&zero).is_none());
-    // Its time counts from the word.
+    // Its time is the one that is given with the word.
+    let time = Duration::from_millis(500);
     let answer = scene.runtime.block_on(async {
-        let reply = poised
-            .go(Duration::from_nanos(1), Beside::default())
-            .await
-            .unwrap();
+        let reply = poised.go(time, Beside::default()).await.unwrap();
         reply.settle().await
     });
-    let done = is_done(scene);
-    match &answer.ending {
-        effectd_sandbox::Ending::Replied(_) => assert!(done),
-        effectd_sandbox::Ending::Killed { code, started, .. } => {
-            assert_eq!((code.as_str(), *started), ("timed_out", true));
-        }
-    }
+    assert_eq!(killed(&answer).as_str(), "timed_out");
+    let is_over = answer.usage.wall >= time;
+    assert!(is_done(scene) && is_over, "{answer:?}");
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
