@@ -253,8 +253,8 @@ impl Idempotency {
         };
         // Somebody waits, and it was not done before: what can go on meanwhile does.
         let poising = async { (!by_bus).then(|| poise(parts, action, terms)).flatten() };
-        // Keeping first: it goes to another thread, and that one is on its way to the disk before the claim is made up. The claim last:
-        // this thread may have to write it.
+        // Keeping first: it goes to another thread, and that one is on its way to the disk before the claim is made up. The call next: its
+        // child takes longer to get ready than the claim to be written.
         let claiming = self.ask_for_claim(action, terms, contents);
         let (kept, poised, asked) = tokio::join!(keeping, poising, claiming);
         action.step("claimed");

@@ -117,10 +117,6 @@ impl Pipeline {
         if let Some(thread) = parts.store.writer_thread() {
             parts.sandbox.leave_room_for(thread);
         }
-        // One of several threads may wait for the disk.
-        if tokio::runtime::Handle::current().metrics().num_workers() > 1 {
-            parts.store.let_callers_write();
-        }
         let permits = Arc::new(Semaphore::new(parts.settings.in_flight_max));
         let (send_fatal, fatal) = watch::channel(None);
         let supervisor = Supervisor {

@@ -1,6 +1,6 @@
 //! The engine behind every local store: a queue, one writer, one mover of index layers, and readers beside them.
 //!
-//! The writer takes what waits (or, while hardly anything does, whoever asks is the writer), decides each operation against the working state, writes all of it as one block, makes
+//! The writer takes what waits, decides each operation against the working state, writes all of it as one block, makes
 //! it durable once, and only then shows it to readers and answers everyone. If the block cannot be made durable, nothing
 //! of it was ever shown; the store is opened anew from what is on disk, and the callers are told to ask again.
 
@@ -19,7 +19,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -40,7 +40,6 @@ pub use audit::Audit;
 pub(crate) use queue::Finish;
 use queue::Queue;
 pub(crate) use recover::{damaged, rebuilt};
-use writer::Writer;
 
 /// Opens what a local store lies in. Called once at start, and again after every error of the disk.
 pub(crate) trait Medium: Send + Sync {
@@ -132,13 +131,9 @@ pub struct LocalStore {
 
 struct Inner {
     shared: Arc<Shared>,
-    writer: Arc<Mutex<Writer>>,
-    /// The thread that writes.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
     /// The kernel's number of it.
     writer_thread: i32,
-    /// Whether callers may write themselves.
-    callers_write: AtomicBool,
 }
 
 impl Shared {
@@ -221,15 +216,12 @@ impl LocalStore {
             retaining: Mutex::default(),
         });
         shared.measure();
-        let writer = Arc::new(Mutex::new(Writer::new(shared.clone(), recovered.state)));
-        let (thread, writer_thread) = writer::spawn(writer.clone())?;
+        let (thread, writer_thread) = writer::spawn(shared.clone(), recovered.state)?;
         Ok(LocalStore {
             inner: Arc::new(Inner {
                 shared,
-                writer,
-                thread: Mutex::new(Some(thread)),
+                writer: Mutex::new(Some(thread)),
                 writer_thread,
-                callers_write: AtomicBool::new(false),
             }),
         })
     }
@@ -249,7 +241,7 @@ impl std::fmt::Debug for LocalStore {
 impl Inner {
     fn close(&self) -> Result<(), StoreError> {
         self.shared.queue.close();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let result = match thread.map(JoinHandle::join) {
             Some(Err(_)) => Err(StoreError::Unavailable {
                 reason: "the writer ended with a panic".into(),

@@ -238,10 +238,6 @@ pub trait Store: Send + Sync {
     /// What the Store has done and has to do.
     fn stats(&self) -> Stats;
 
-    /// From now on a caller of [`Store::claim`], [`Store::admit`] or [`Store::commit`] may be made to write himself while nobody else
-    /// does: the call then returns when the disk is done. To be asked for by who has threads to spare.
-    fn let_callers_write(&self) {}
-
     /// The kernel's number of the thread of this process that everybody who writes waits for, if there is one: whoever shares out
     /// processors can leave it one that is free.
     fn writer_thread(&self) -> Option<i32> {

@@ -135,24 +135,10 @@ impl Queue {
         self.filled.notify_all();
     }
 
-    /// Takes a job past the queue, with those that wait for company. If others are to come before it, it is given back.
-    pub(crate) fn pass(&self, job: Job) -> Result<Vec<Job>, Job> {
-        let mut state = self.lock();
-        let fits =
-            state.bytes + job.bytes <= BLOCK_BYTES_TARGET && state.jobs.len() < BLOCK_OPERATIONS_MAX.get();
-        if state.closed || state.jobs.len() > state.patient || !fits {
-            return Err(job);
-        }
-        let mut taken = drain(&mut state);
-        self.len.store(state.jobs.len(), Ordering::Release);
-        // A writer that sleeps counted on those: the next one that comes is to wake it.
-        state.wanted = state.wanted.min(1);
-        taken.push(job);
-        Ok(taken)
-    }
-
-    /// Waits for work. `false` when the queue is closed and empty.
-    pub(crate) fn wait(&self, luck: &mut Luck) -> bool {
+    /// Waits for work, and takes one block's worth of it. `company` callers were answered together a moment ago and are
+    /// likely to come again; waiting for them a little (never longer than `patience`) makes one sync of two. `None` when
+    /// the queue is closed and empty.
+    pub(crate) fn take(&self, company: usize, patience: Duration, luck: &mut Luck) -> Option<Vec<Job>> {
         if self.len() == 0 && luck.is_tried() {
             luck.note(self.look_out());
         }
@@ -162,7 +148,7 @@ impl Queue {
                 break;
             }
             if state.closed {
-                return false;
+                return None;
             }
             state.wanted = state.jobs.len() + 1;
             match state.jobs.front() {
@@ -180,16 +166,8 @@ impl Queue {
                 }
             }
         }
-        state.wanted = 0;
-        true
-    }
-
-    /// Takes one block's worth of work. `company` callers were answered together a moment ago and are likely to come again; waiting
-    /// for them a little (never longer than `patience`) makes one sync of two.
-    pub(crate) fn take(&self, company: usize, patience: Duration) -> Vec<Job> {
-        let mut state = self.lock();
         let end = Instant::now() + patience;
-        while !state.jobs.is_empty() && state.jobs.len() < company && !state.closed {
+        while state.jobs.len() < company && !state.closed {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -204,7 +182,7 @@ impl Queue {
         state.wanted = 0;
         let taken = drain(&mut state);
         self.len.store(state.jobs.len(), Ordering::Release);
-        taken
+        Some(taken)
     }
 
     /// Looks for work for a moment before sleeping: whoever was just answered often comes again at once, and waking a
@@ -271,42 +249,6 @@ fn drain(state: &mut State) -> Vec<Job> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Nothing;
-
-    impl Work for Nothing {
-        fn run(self: Box<Self>, _: &mut Desk<'_>) -> Reply {
-            Box::new(drop)
-        }
-        fn refuse(self: Box<Self>, _: StoreError) {}
-    }
-
-    fn job(patient: bool) -> Job {
-        let (since, work) = (Instant::now(), Box::new(Nothing));
-        Job {
-            bytes: 1,
-            since,
-            patient,
-            work,
-        }
-    }
-
-    #[test]
-    fn who_passes_the_queue_takes_those_along_who_wait_for_company_and_no_others() {
-        let queue = Queue::default();
-        let pushed = [true, true].map(|patient| queue.push(job(patient)));
-        assert_eq!(pushed, [Ok(()), Ok(())]);
-        // The writer sleeps until there is one more.
-        queue.lock().wanted = 3;
-        let taken = queue.pass(job(false)).map(|taken| taken.len());
-        assert_eq!((taken.ok(), queue.len(), queue.lock().wanted), (Some(3), 0, 1));
-        assert_eq!(queue.push(job(false)), Ok(()));
-        assert_eq!(queue.lock().wanted, 0, "it is woken by the next one");
-        assert!(queue.pass(job(false)).is_err(), "that one comes first");
-        assert_eq!(queue.take(0, Duration::ZERO).len(), 1);
-        queue.close();
-        assert!(queue.pass(job(false)).is_err());
-    }
 
     #[test]
     fn the_writer_looks_out_only_now_and_then_when_nothing_ever_comes() {

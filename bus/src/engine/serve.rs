@@ -1,7 +1,6 @@
 //! The `Store` trait on a local store. Bounds are checked and bodies sealed in the caller's thread.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::merkle::{self, Frontier};
@@ -62,13 +61,13 @@ impl LocalStore {
         T: Send + 'static,
         D: FnOnce(&mut Desk<'_>) -> Result<T, StoreError> + Send + 'static,
     {
-        self.queue(bytes, Way::Queue, move |desk| {
+        self.queue(bytes, false, move |desk| {
             let value = decide(desk)?;
             Ok(Box::new(move || Ok(value)) as Finish<T>)
         })
     }
 
-    fn queue<T, D>(&self, bytes: usize, way: Way, decide: D) -> Wait<T>
+    fn queue<T, D>(&self, bytes: usize, patient: bool, decide: D) -> Wait<T>
     where
         T: Send + 'static,
         D: FnOnce(&mut Desk<'_>) -> Result<Finish<T>, StoreError> + Send + 'static,
@@ -76,17 +75,12 @@ impl LocalStore {
         let (promise, wait) = promise();
         let work = Box::new(Operation { promise, decide });
         let bytes = bytes + OPERATION_OVERHEAD_BYTES;
-        let job = Job {
+        match self.shared().queue.push(Job {
             bytes,
             since: Instant::now(),
-            patient: matches!(way, Way::Patient),
+            patient,
             work,
-        };
-        let job = match way {
-            Way::Here => self.write_here(job),
-            Way::Queue | Way::Patient => Some(job),
-        };
-        match job.map_or(Ok(()), |job| self.shared().queue.push(job)) {
+        }) {
             Ok(()) => wait,
             Err(error) => {
                 if matches!(error, StoreError::Overloaded { .. }) {
@@ -94,37 +88,6 @@ impl LocalStore {
                 }
                 Wait::ready(Err(error))
             }
-        }
-    }
-}
-
-/// How an operation comes to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// In its turn.
-    Queue,
-    /// The same, with whatever comes next.
-    Patient,
-    /// By the caller, if nobody else is about to write. Somebody waits for it.
-    Here,
-}
-
-impl LocalStore {
-    /// Writes in this very thread, if callers may and nobody is in the way; otherwise the job is given back.
-    fn write_here(&self, job: Job) -> Option<Job> {
-        if !self.inner.callers_write.load(Ordering::Relaxed) {
-            return Some(job);
-        }
-        let mut writer = match self.inner.writer.try_lock() {
-            Ok(writer) if writer.is_calm() => writer,
-            Ok(_) | Err(_) => return Some(job),
-        };
-        match self.shared().queue.pass(job) {
-            Ok(jobs) => {
-                writer.serve(jobs);
-                None
-            }
-            Err(job) => Some(job),
         }
     }
 }
@@ -200,7 +163,7 @@ impl Store for LocalStore {
                 .and_then(|()| bound("events in one lease", max, LEASE_EVENTS_MAX.get()))
                 .map(|()| {
                     let (topic, group, shared) = (topic.clone(), group.clone(), self.shared().clone());
-                    self.queue(0, Way::Queue, move |desk| {
+                    self.queue(0, false, move |desk| {
                         let (grants, next_due) = desk.lease(&topic, &group, max, ttl)?;
                         Ok(Box::new(move || shared.deliver(&topic, grants, next_due)) as Finish<Leased>)
                     })
@@ -249,7 +212,7 @@ impl Store for LocalStore {
         let bytes = claim.intent.len();
         or_refuse(self.shared().draft_claim(claim).map(|draft| {
             let shared = self.shared().clone();
-            self.queue(bytes, Way::Here, move |desk| {
+            self.queue(bytes, false, move |desk| {
                 let verdict = desk.claim(draft)?;
                 Ok(Box::new(move || shared.claim_answer(verdict)) as Finish<ClaimAnswer>)
             })
@@ -299,7 +262,7 @@ impl Store for LocalStore {
             let event = self.shared().draft_event(event)?;
             let claim = self.shared().draft_claim(claim)?;
             let shared = self.shared().clone();
-            Ok(self.queue(bytes, Way::Here, move |desk| {
+            Ok(self.queue(bytes, false, move |desk| {
                 let admittance = desk.admit(&topic, &group, ttl, event, claim)?;
                 Ok(Box::new(move || match admittance {
                     Admittance::Settled(admitted) => Ok(admitted),
@@ -317,12 +280,11 @@ impl Store for LocalStore {
     }
 
     fn commit(&self, completion: Completion) -> Wait<Committed> {
-        or_refuse(self.shared().draft_completion(completion).map(|(bytes, draft)| {
-            self.queue(bytes, Way::Here, move |desk| {
-                let committed = desk.commit(draft)?;
-                Ok(Box::new(move || Ok(committed)) as Finish<Committed>)
-            })
-        }))
+        or_refuse(
+            self.shared()
+                .draft_completion(completion)
+                .map(|(bytes, draft)| self.submit(bytes, move |desk| desk.commit(draft))),
+        )
     }
 
     fn link(&self, link: Link) -> Wait<()> {
@@ -334,7 +296,7 @@ impl Store for LocalStore {
         } = link;
         or_refuse(
             bound("leases of one link", leases.len(), COMPLETION_ITEMS_MAX).map(|()| {
-                self.queue(0, Way::Patient, move |desk| {
+                self.queue(0, true, move |desk| {
                     desk.link(&action_id, action_digest, receipt_id.as_str(), &leases)?;
                     Ok(Box::new(|| Ok(())) as Finish<()>)
                 })
@@ -344,7 +306,7 @@ impl Store for LocalStore {
 
     fn open_intents(&self, after: Option<Fence>, max: usize) -> Wait<Vec<OpenIntent>> {
         let shared = self.shared().clone();
-        self.queue(0, Way::Queue, move |desk| {
+        self.queue(0, false, move |desk| {
             let from = after.map_or(0, |fence| fence.0.saturating_add(1));
             let open: Vec<_> = desk
                 .fold
@@ -508,10 +470,6 @@ impl Store for LocalStore {
 
     fn stats(&self) -> Stats {
         self.shared().meters.read()
-    }
-
-    fn let_callers_write(&self) {
-        self.inner.callers_write.store(true, Ordering::Relaxed);
     }
 
     fn writer_thread(&self) -> Option<i32> {

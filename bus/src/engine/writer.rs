@@ -1,10 +1,9 @@
-//! One writes at a time: a thread of its own, which writes for many at once; or, while hardly anything is going on, whoever asks, since
-//! waking that thread and being woken by it takes as long as the disk.
+//! The one thread that writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,8 +25,8 @@ use crate::table::Vouch;
 /// Longest time that the writer waits for company: a fraction of what the fastest disk takes for a sync.
 const PATIENCE_MAX: Duration = Duration::from_micros(200);
 
-/// Starts the thread, and tells the kernel's number of it.
-pub(crate) fn spawn(writer: Arc<Mutex<Writer>>) -> Result<(JoinHandle<()>, i32), StoreError> {
+/// Starts it, and tells the kernel's number of it.
+pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<(JoinHandle<()>, i32), StoreError> {
     let (tell, told) = mpsc::channel();
     let no_thread = |reason: String| StoreError::Unavailable {
         reason: format!("no thread for the writer: {reason}"),
@@ -36,38 +35,25 @@ pub(crate) fn spawn(writer: Arc<Mutex<Writer>>) -> Result<(JoinHandle<()>, i32),
         .name("store-writer".into())
         .spawn(move || {
             let _nobody_asks = tell.send(gettid().as_raw());
-            run(&writer);
+            Writer {
+                shared,
+                state: Some(state),
+                mover: None,
+                mirror: None,
+                sync: Duration::ZERO,
+                batch: 0,
+                company: 0,
+                luck: Luck::default(),
+                spare: Vec::new(),
+            }
+            .run()
         })
         .map_err(|error| no_thread(error.to_string()))?;
     let number = told.recv().map_err(|error| no_thread(error.to_string()))?;
     Ok((thread, number))
 }
 
-/// Writes, until the queue is closed.
-fn run(writer: &Mutex<Writer>) {
-    let lock = || writer.lock().unwrap_or_else(PoisonError::into_inner);
-    let shared = {
-        let mut writer = lock();
-        if let Err(error) = writer.ensure_open() {
-            tracing::warn!(%error, "a thread of the store could not be started; it is tried again with the first write");
-        }
-        writer.shared.clone()
-    };
-    let mut luck = Luck::default();
-    while shared.queue.wait(&mut luck) {
-        // Nothing is taken before: whoever writes meanwhile would come before it.
-        let mut writer = lock();
-        let (company, patience) = (writer.company * 7 / 8, (writer.sync / 2).min(PATIENCE_MAX));
-        let jobs = shared.queue.take(company, patience);
-        if !jobs.is_empty() {
-            writer.serve(jobs);
-        }
-    }
-    lock().finish();
-}
-
-/// Who writes.
-pub(crate) struct Writer {
+struct Writer {
     shared: Arc<Shared>,
     /// `None` after an error, until the store is open again.
     state: Option<WriterState>,
@@ -80,6 +66,7 @@ pub(crate) struct Writer {
     batch: usize,
     /// How many were under way when the last were answered: those and the ones that waited already.
     company: usize,
+    luck: Luck,
     /// The last block's memory, to be used again.
     spare: Vec<u8>,
 }
@@ -91,38 +78,29 @@ fn run_anywhere() {
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, state: WriterState) -> Self {
-        Self {
-            shared,
-            state: Some(state),
-            mover: None,
-            mirror: None,
-            sync: Duration::ZERO,
-            batch: 0,
-            company: 0,
-            spare: Vec::new(),
+    fn run(mut self) {
+        if let Err(error) = self.ensure_open() {
+            tracing::warn!(%error, "a thread of the store could not be started; it is tried again with the first write");
         }
-    }
-
-    /// Whether the caller may write himself: nothing has to be opened, and those who were answered last were not many.
-    pub(crate) fn is_calm(&self) -> bool {
-        self.company <= 1 && self.state.is_some() && self.mover.is_some()
-    }
-
-    /// Decides and answers these.
-    pub(crate) fn serve(&mut self, jobs: Vec<Job>) {
-        let since: Vec<Instant> = jobs.iter().map(|job| job.since).collect();
-        self.batch = jobs.len();
-        self.turn(jobs);
-        let meters = &self.shared.meters;
-        meters.operations.inc_by(since.len() as u64);
-        let now = Instant::now();
-        since
-            .iter()
-            .for_each(|since| meters.wait.observe(now.duration_since(*since).as_secs_f64()));
-        meters
-            .queued
-            .set(i64::try_from(self.shared.queue.len()).unwrap_or(i64::MAX));
+        while let Some(jobs) = self.shared.queue.take(
+            self.company * 7 / 8,
+            (self.sync / 2).min(PATIENCE_MAX),
+            &mut self.luck,
+        ) {
+            let since: Vec<Instant> = jobs.iter().map(|job| job.since).collect();
+            self.batch = jobs.len();
+            self.turn(jobs);
+            let meters = &self.shared.meters;
+            meters.operations.inc_by(since.len() as u64);
+            let now = Instant::now();
+            since
+                .iter()
+                .for_each(|since| meters.wait.observe(now.duration_since(*since).as_secs_f64()));
+            meters
+                .queued
+                .set(i64::try_from(self.shared.queue.len()).unwrap_or(i64::MAX));
+        }
+        self.finish();
     }
 
     /// One block: decide, make durable, show, answer.
@@ -385,7 +363,7 @@ impl Writer {
     }
 
     /// Writes the rest of the index, so that the next open is quick.
-    fn finish(&mut self) {
+    fn finish(mut self) {
         self.shared.letters.close();
         if let Some(mirror) = self.mirror.take() {
             let _ = mirror.join();
@@ -395,11 +373,11 @@ impl Writer {
         if let Some(mover) = self.mover.take() {
             let _ = mover.join();
         }
-        if let Some(state) = self.state.take()
+        if let Some(state) = &self.state
             && served.table.lag() > 0
             && !served.table.has_failed()
         {
-            served.table.freeze(vouch(&state));
+            served.table.freeze(vouch(state));
             if let Err(error) = served.table.move_layer() {
                 tracing::warn!(%error, "the rest of the index was not written; the next start does it");
             }

@@ -28,44 +28,25 @@ impl Fixture for Embedded {
             segment_bytes: 8 << 10,
             ..EmbeddedConfig::new(self.0.path())
         };
-        let store = embedded::open(config, clock).unwrap();
-        if self.2 {
-            store.let_callers_write();
-        }
-        Arc::new(store)
+        Arc::new(embedded::open(config, clock).unwrap())
     }
 }
 
-/// Where, in what, and whether callers write themselves.
-struct Embedded(tempfile::TempDir, JournalKind, bool);
+struct Embedded(tempfile::TempDir, JournalKind);
 
 #[test]
 fn the_memory_engine_conforms() {
     conformance::run(|| Box::new(Memory(MemoryDisk::default())));
 }
 
-fn embedded_conforms(journal: JournalKind, callers_write: bool) {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), journal, callers_write)));
-}
-
 #[test]
 fn the_embedded_engine_conforms() {
-    embedded_conforms(JournalKind::Segments, false);
-}
-
-#[test]
-fn the_embedded_engine_conforms_when_callers_write() {
-    embedded_conforms(JournalKind::Segments, true);
+    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Segments)));
 }
 
 #[test]
 fn the_embedded_engine_conforms_in_sled() {
-    embedded_conforms(JournalKind::Sled, false);
-}
-
-#[test]
-fn the_embedded_engine_conforms_in_sled_when_callers_write() {
-    embedded_conforms(JournalKind::Sled, true);
+    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled)));
 }
 
 #[test]

@@ -20,7 +20,7 @@ struct Between {
     hooks: Arc<dyn Hooks>,
 }
 
-pub(crate) trait Hooks: Send + Sync {
+trait Hooks: Send + Sync {
     fn before(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Journal for Between {
     }
 }
 
-pub(crate) fn open(state: &std::path::Path, hooks: Arc<dyn Hooks>) -> impl Store + Clone + 'static {
+fn open(state: &std::path::Path, hooks: Arc<dyn Hooks>) -> impl Store + Clone + 'static {
     let wrap = move |inner| {
         Arc::new(Between {
             inner,

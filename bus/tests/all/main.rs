@@ -8,7 +8,6 @@
     reason = "tests say what they did not run, and what a failed round saw"
 )]
 
-mod callers;
 mod child;
 mod crash;
 mod damage;

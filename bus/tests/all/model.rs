@@ -282,9 +282,6 @@ proptest! {
             crate::watchdog::start();
             let config = EmbeddedConfig { index_gather_entries: 30, ..EmbeddedConfig::new(state.path()) };
             let real = embedded::open(config, clock.clone()).unwrap();
-            if steps.len() % 2 == 0 {
-                real.let_callers_write();
-            }
             (memory::open_on(&disk, clock.clone()).unwrap(), real)
         };
         let (mut model, mut real) = open();
