@@ -4,8 +4,9 @@
 //! as it is; then without the sync (the store is in memory), without the sandbox (a breaker that was opened by hand refuses
 //! each action where the child would start, after its claim and before its receipt), and without both. The sandbox's own calls
 //! with the same tool run in the same process, so that the whole is a ratio of something real. Last, one subject floods while
-//! another asks now and then. A line that says `MISSED` is beyond its goal, and makes the exit code 1. The state lies in
-//! `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
+//! another asks now and then. A line that says `MISSED` is beyond its goal, and makes the exit code 1. The last line tells how much of
+//! the processors the host of a virtual machine gave to others: beyond a few percent, the figures are those of its neighbours. The state
+//! lies in `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
 //!
 //! Names after `--` choose parts: `calls` (the sandbox's own), `alone`, `eight`, `many`, `new` (files that did not exist),
 //! `cached`, `flood`, `sync`, `sandbox`, `both` (what is left out), and `stages` (where the time of one action goes), which
@@ -40,6 +41,8 @@ use serde_json::json;
 mod allocator;
 #[path = "pipeline/flood.rs"]
 mod flood;
+#[path = "pipeline/host.rs"]
+mod host;
 #[path = "figures/lines.rs"]
 mod lines;
 #[path = "pipeline/stages.rs"]
@@ -127,7 +130,12 @@ fn main() {
     };
     std::fs::create_dir(bench.workspace()).expect("a directory");
     let threads = effectd::threads().expect("threads");
+    let before = host::Processors::now();
     threads.block_on(bench.run());
+    if let (Some(before), Some(after)) = (before, host::Processors::now()) {
+        let stolen = after.stolen_since(&before);
+        println!("(the host gave {stolen:.1} % of the processors' time to others)");
+    }
     let missed = bench.missed.load(Ordering::Relaxed);
     drop((threads, bench, scratch));
     std::process::exit(i32::from(missed));
