@@ -133,9 +133,12 @@ fn not_ours() {
         let mut held = write("held", "first");
         held["qos"] = json!({ "timeout_ms": 1_000 });
         runtime.submit(parsed(&held)).await.unwrap();
-        while runtime.store().open_intents(None, 9).await.unwrap().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        let held = async {
+            while runtime.store().open_intents(None, 9).await.unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, held).await.expect("it is begun");
         let mut other = write("other", "second");
         other["action_id"] = json!("held");
         let answer = exec(&runtime, &place, &other).await;
