@@ -5,8 +5,8 @@
 //! each action where the child would start, after its claim and before its receipt), and without both. The sandbox's own calls
 //! with the same tool run in the same process, so that the whole is a ratio of something real. Last, one subject floods while
 //! another asks now and then. A line that says `MISSED` is beyond its goal, and makes the exit code 1. The last line tells how much of
-//! the processors the host of a virtual machine gave to others: beyond a few percent, the figures are those of its neighbours. The state
-//! lies in `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
+//! the processors the host of a virtual machine gave to others; neighbours who only make them slower are not in it. The state lies in
+//! `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
 //!
 //! Names after `--` choose parts: `calls` (the sandbox's own), `alone`, `eight`, `many`, `new` (files that did not exist),
 //! `cached`, `flood`, `sync`, `sandbox`, `both` (what is left out), and `stages` (where the time of one action goes), which
