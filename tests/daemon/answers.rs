@@ -158,7 +158,6 @@ fn key_and_trace_come_from_the_headers() {
 #[test]
 fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::process::CommandExt;
     if !nix::unistd::geteuid().is_root() {
         not_run("the_peer_is_known_by_its_uid_and_sees_only_its_own");
         return;
@@ -169,10 +168,8 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     let socket = socket.to_str().unwrap();
     let _daemon = place.serve(&["--socket", socket, "--set", "gateway.socket_mode=0660"]);
     let as_nobody = |group: u32, arguments: &[&str]| {
-        let mut command = place.command(arguments);
+        let mut command = place.command_as(NOBODY, group, arguments);
         let output = command
-            .uid(NOBODY)
-            .gid(group)
             .args(["--socket", socket])
             .output()
             .unwrap();

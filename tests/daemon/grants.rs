@@ -1,6 +1,5 @@
 //! Who may decide, and what else a yes may be to: grants with a budget, standing approvals, other parameters.
 
-use std::os::unix::process::CommandExt;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
@@ -334,12 +333,12 @@ fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants(
     let socket = socket.to_str().unwrap();
     let _daemon = place.serve(&["--socket", socket, "--set", "gateway.socket_mode=0660"]);
     let run = |uid: u32, arguments: &[&str], input: &str| {
-        let mut command = place.command(arguments);
+        // Of the daemon's group, so that it may connect.
+        let mut command = match uid {
+            0 => place.command(arguments),
+            uid => place.command_as(uid, 0, arguments),
+        };
         command.args(["--socket", socket]);
-        if uid != 0 {
-            // Of the daemon's group, so that it may connect.
-            command.uid(uid).gid(0);
-        }
         let mut child = command.spawn().unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
         Ran(child.wait_with_output().unwrap())

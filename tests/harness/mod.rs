@@ -97,7 +97,28 @@ impl Place {
 
     /// The program, to be run here.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program());
+        match self.who {
+            Who::Myself => self.command_of(program().as_ref(), arguments),
+            Who::Nobody => self.command_as(NOBODY, NOBODY, arguments),
+        }
+    }
+
+    /// The program, to be run here as another user. Only root can become one. The build may lie in a folder that is closed to
+    /// others, such as a home of mode 0700, so this runs a copy that lies here.
+    pub fn command_as(&self, uid: u32, gid: u32, arguments: &[&str]) -> Command {
+        let copy = self.path("effectd");
+        if !copy.exists() {
+            // Not `fs::copy`: a process that another test forks meanwhile would hold the copy open for writing.
+            let copied = Command::new("cp").arg(program()).arg(&copy).status().unwrap();
+            assert!(copied.success());
+        }
+        let mut command = self.command_of(&copy, arguments);
+        command.uid(uid).gid(gid);
+        command
+    }
+
+    fn command_of(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.folder.path())
@@ -106,9 +127,6 @@ impl Place {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if self.who == Who::Nobody {
-            command.uid(NOBODY).gid(NOBODY);
-        }
         command
     }
 
