@@ -1,53 +1,28 @@
-//! Runs the tests, a few at a time, and says how each went.
+//! Runs the tests.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+
+use libtest_mimic::{Arguments, Trial};
 
 use crate::Test;
 
 /// Processes side by side: they wait for the disk and for each other more than they compute.
 pub(crate) const SIDE_BY_SIDE: usize = 4;
 
+/// One at a time: each test is several processes already.
 pub(crate) fn main(tests: &[Test]) -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == "--list") {
-        for (name, _) in tests {
-            println!("{name}: test");
-        }
-        return ExitCode::SUCCESS;
-    }
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let exact = arguments.iter().any(|argument| argument == "--exact");
-    let wanted = |name: &str| match filter {
-        Some(filter) if exact => name == filter,
-        Some(filter) => name.contains(filter.as_str()),
-        None => true,
-    };
-    let chosen: Vec<_> = tests.iter().filter(|(name, _)| wanted(name)).collect();
-    let failed: Vec<_> = chosen
-        .iter()
-        .filter(|(name, test)| {
-            let begun = Instant::now();
-            let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
-            let verdict = if passed { "ok" } else { "FAILED" };
-            println!("test {name} ... {verdict} ({} ms)", begun.elapsed().as_millis());
-            !passed
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let trial = |(name, test): &Test| {
+        let test = *test;
+        Trial::test(*name, move || {
+            test();
+            Ok(())
         })
-        .map(|(name, _)| *name)
-        .collect();
-    println!(
-        "crash: {} passed, {} failed {failed:?}",
-        chosen.len() - failed.len(),
-        failed.len()
-    );
-    if failed.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    };
+    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
 }
 
 /// The panics that the tests ask for are no news.

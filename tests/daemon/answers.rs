@@ -169,10 +169,7 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     let _daemon = place.serve(&["--socket", socket, "--set", "gateway.socket_mode=0660"]);
     let as_nobody = |group: u32, arguments: &[&str]| {
         let mut command = place.command_as(NOBODY, group, arguments);
-        let output = command
-            .args(["--socket", socket])
-            .output()
-            .unwrap();
+        let output = command.args(["--socket", socket]).output().unwrap();
         Ran(output)
     };
     let request = write_note("u-1", "u.txt", "root's");

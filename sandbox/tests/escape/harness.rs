@@ -3,88 +3,65 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Command, exit};
-use std::time::Instant;
+use std::process::{Command, ExitCode};
 
-use crate::ground::{Scene, control_main};
+use libtest_mimic::{Arguments, Trial};
+
+use crate::ground::{Promise, Scene, control_main};
 
 /// The ordinary uid of the second leg; nobody's.
 const ORDINARY: u32 = 65_530;
 
 /// Says that the other leg has been run already.
-const SECOND_LEG: &str = "--second-leg";
+const SECOND_LEG: &str = "EFFECTD_ESCAPE_SECOND_LEG";
 
-pub(crate) fn main() {
+pub(crate) fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
-        Some("__control") => return control_main(&arguments[1..]),
-        Some("__runtime") => return crate::survivors::runtime_main(&arguments[1]),
-        Some("__doctor") => return crate::unsupported::doctor_main(&arguments[1]),
-        Some("__one") => return crate::unsupported::one_main(&arguments[1]),
-        Some("--list") => return list(),
-        _ => {}
+        Some("__control") => control_main(&arguments[1..]),
+        Some("__runtime") => crate::survivors::runtime_main(&arguments[1]),
+        Some("__doctor") => crate::unsupported::doctor_main(&arguments[1]),
+        Some("__one") => crate::unsupported::one_main(&arguments[1]),
+        _ => return legs(&arguments),
     }
+    ExitCode::SUCCESS
+}
+
+fn legs(arguments: &[String]) -> ExitCode {
     let is_root = nix::unistd::geteuid().is_root();
-    let filter = arguments
-        .iter()
-        .find(|argument| !argument.starts_with('-'))
-        .cloned();
-    let mut failed = run_leg(if is_root { "root" } else { "ordinary" }, filter.as_deref());
-    if is_root {
-        failed |= !ordinary_leg(filter.as_deref());
-    } else if !arguments.iter().any(|argument| argument == SECOND_LEG) {
+    let leg = if is_root { "root" } else { "ordinary" };
+    let mut settings = Arguments::from_args();
+    // One at a time: some promises are about how many processes there are, or how much memory.
+    settings.test_threads = Some(1);
+    let trial = |promise: Promise| {
+        Trial::test(format!("{} ({leg})", promise.name), move || {
+            (promise.keep)(&Scene::new());
+            Ok(())
+        })
+    };
+    let trials = crate::promises().into_iter().map(trial).collect();
+    let mut failed = libtest_mimic::run(&settings, trials).has_failed();
+    if is_root && !settings.list {
+        failed |= !ordinary_leg(arguments);
+    } else if !is_root && std::env::var_os(SECOND_LEG).is_none() {
         for promise in crate::promises() {
             eprintln!("NOT RUN (needs root): {}", promise.name);
         }
     }
-    exit(i32::from(failed));
-}
-
-fn list() {
-    for promise in crate::promises() {
-        println!("{}: test", promise.name);
-    }
-}
-
-fn run_leg(leg: &str, filter: Option<&str>) -> bool {
-    let mut failed = Vec::new();
-    let mut passed = 0;
-    for promise in crate::promises() {
-        if filter.is_some_and(|filter| !promise.name.contains(filter)) {
-            continue;
-        }
-        let begun = Instant::now();
-        let kept = catch_unwind(AssertUnwindSafe(|| (promise.keep)(&Scene::new())));
-        let verdict = if kept.is_ok() { "ok" } else { "FAILED" };
-        println!(
-            "test {} ({leg}) ... {verdict} ({} ms)",
-            promise.name,
-            begun.elapsed().as_millis()
-        );
-        match kept {
-            Ok(()) => passed += 1,
-            Err(_) => failed.push(promise.name),
-        }
-    }
-    println!(
-        "escape, {leg} leg: {passed} kept, {} broken {failed:?}",
-        failed.len()
-    );
-    !failed.is_empty()
+    ExitCode::from(u8::from(failed))
 }
 
 /// The same program again, under a uid that owns nothing.
-fn ordinary_leg(filter: Option<&str>) -> bool {
+fn ordinary_leg(arguments: &[String]) -> bool {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = place.path().join("escape");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(&program);
     command
-        .arg(SECOND_LEG)
-        .args(filter)
+        .args(arguments)
         .env_clear()
+        .env(SECOND_LEG, "1")
         .env("TMPDIR", "/tmp")
         .envs(std::env::vars().filter(|(name, _)| name == crate::load::CALLS_VARIABLE))
         .uid(ORDINARY)

@@ -101,7 +101,7 @@ fn attacks() -> Vec<(&'static str, Attack)> {
     all.concat()
 }
 
-fn main() {
+fn main() -> std::process::ExitCode {
     effectd_sandbox::init(ground::dispatch);
-    harness::main();
+    harness::main()
 }
