@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use effectd_actors::key::{key_of, resource_of};
 use effectd_actors::{DeviceKey, Entry, Identity, Registry};
 use effectd_bus::{
-    Admission, Admitted, Claim, Completion, GroupName, LocalStore, Lookup, NewBody, NewEvent, NewReceipt,
-    Store, TopicName, memory,
+    Admission, Admitted, Asker, Claim, Completion, GroupName, LocalStore, Lookup, NewBody, NewEvent,
+    NewReceipt, Store, TopicName, memory,
 };
 use effectd_contracts::{
     ActionRequest, Digest, EventId, IdempotencyKey, ManualClock, Principal, Receipt, ReceiptId, Status,
@@ -160,12 +160,17 @@ impl Hot {
         (key_of(spec, &request.params, &self.identity).unwrap(), params)
     }
 
+    fn asker(&self) -> Asker {
+        Asker {
+            space: self.request.space_id.clone(),
+            subject: self.request.subject_id.clone(),
+            principal: "user://bench".parse().unwrap(),
+        }
+    }
+
     /// Was it done? It was.
     fn look_up(&self, (key, params): &(IdempotencyKey, Digest)) {
-        let found = self
-            .store
-            .lookup(&self.request.space_id, key, params, &[])
-            .unwrap();
+        let found = self.store.lookup(&self.asker(), key, params, &[]).unwrap();
         let Lookup::Done { receipt_id } = found else {
             panic!("{found:?}")
         };
@@ -182,7 +187,7 @@ impl Hot {
         let claim = Claim {
             action_id: action.parse().unwrap(),
             action_digest: Digest::of(action.as_bytes()),
-            space: self.request.space_id.clone(),
+            asker: self.asker(),
             key: Some(key),
             params_digest,
             intent: vec![b'i'; 256],
@@ -213,7 +218,7 @@ impl Hot {
             action_digest: claim.action_digest,
             tool_id: self.request.tool_id.clone(),
             subject_id: self.request.subject_id.clone(),
-            space_id: claim.space.clone(),
+            space_id: claim.asker.space.clone(),
             status: Status::Ok,
             key: claim.key.clone(),
             params_digest: claim.params_digest,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use effectd::Runtime;
 use effectd::contracts::{ManualClock, Outcome, Timestamp};
 use effectd_actors::retention;
-use effectd_bus::{Keep, Retention, TopicKeep, Turn};
+use effectd_bus::{Keep, Retention, TopicKeep};
 use serde_json::json;
 
 #[path = "figures/allocator.rs"]
@@ -92,8 +92,7 @@ async fn day(scratch: &Path, actions: u64, hours: u64) -> Vec<Sample> {
         traffic(&runtime, hour, actions).await;
         clock.advance(HOUR);
         let parts = runtime.pipeline().parts().clone();
-        let letting_go = move || while retention::turn(&parts, Turn::LetGo).expect("a turn").more {};
-        tokio::task::spawn_blocking(letting_go).await.expect("a turn");
+        while retention::let_go(&parts).await.expect("a turn").more {}
         samples.push(sample(&state, hour));
     }
     Arc::into_inner(runtime)

@@ -117,7 +117,11 @@ fn turnover(base: &Path) -> u32 {
     let (mut next, mut most, before) = (0, 0, resident());
     for _ in 0..10 {
         commit(&store, &mut next, TURNOVER_LIVE);
-        while store.retain(&retention, Turn::LetGo).unwrap().more {}
+        let turn = || {
+            store.retain(&retention, Turn::LetGo).unwrap();
+            store.shorten(u64::MAX).unwrap().more
+        };
+        while turn() {}
         most = most.max(resident().saturating_sub(before));
     }
     store.close().unwrap();

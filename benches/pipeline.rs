@@ -34,7 +34,7 @@ use effectd_contracts::{
     ActionRequest, CallMode, Clock, Origin, Outcome, Principal, SystemClock, ToolCall, ToolSpec, TraceId,
 };
 use effectd_policy::{Overlay, Policy, Source, demo};
-use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
+use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SpaceRoot};
 use serde_json::json;
 
 #[path = "figures/allocator.rs"]
@@ -329,7 +329,8 @@ impl Bench {
             Without::Sync | Without::Both => Arc::new(memory::open(clock.clone()).expect("a store")),
         };
         let workspace = self.workspace();
-        let space_roots: SpaceRoots = Arc::new(move |_| Ok(workspace.clone()));
+        let space_roots: SpaceRoots =
+            Arc::new(move |_| SpaceRoot::open(&workspace).map_err(|error| error.failure()));
         let parts = Parts::new(Ingredients {
             store,
             registry: Arc::new(effectd::runtime::registry().expect("the tools")),
@@ -466,7 +467,7 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         tool_id: spec.tool_id.clone(),
         profile: spec.effective_profile(),
         high_isolation: false,
-        space_root: workspace.to_owned(),
+        space_root: SpaceRoot::open(workspace).expect("a workspace"),
         request: serde_json::to_vec(&request).expect("JSON"),
         limits: Limits::default(),
         timeout: Duration::from_secs(5),

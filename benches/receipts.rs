@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use effectd_actors::{DeviceKey, log};
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Claim, ClaimAnswer, Completion, Fence, LocalStore, NewReceipt, Store, Wait};
+use effectd_bus::{Asker, Claim, ClaimAnswer, Completion, Fence, LocalStore, NewReceipt, Store, Wait};
 use effectd_contracts::merkle::{self, Frontier};
 use effectd_contracts::{Clock, Digest, IntentEntry, LogEntry, Receipt, ReceiptId, SystemClock, canonical};
 
@@ -127,7 +127,11 @@ fn claim(nth: usize) -> Claim {
     Claim {
         action_id: format!("a-{nth}").parse().unwrap(),
         action_digest: Digest::of(b"request"),
-        space: "shared:household".parse().unwrap(),
+        asker: Asker {
+            space: "shared:household".parse().unwrap(),
+            subject: "agent://planner".parse().unwrap(),
+            principal: "user://bench".parse().unwrap(),
+        },
         key: None,
         params_digest: Digest::of(b"params"),
         intent: b"intent".to_vec(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::{BaseProfile, SandboxProfile, ToolId, TraceId};
-use effectd_sandbox::{Call, ChildCtx, Ending, Limits, Narrowing, Sandbox, SandboxConfig};
+use effectd_sandbox::{Call, ChildCtx, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SpaceRoot};
 
 #[path = "figures/allocator.rs"]
 mod allocator;
@@ -165,7 +165,7 @@ impl Bench {
             tool_id: ToolId::new("bench.call").unwrap(),
             profile,
             high_isolation: false,
-            space_root: self.workspace.clone(),
+            space_root: SpaceRoot::open(&self.workspace).unwrap(),
             request: request.as_bytes().to_vec(),
             limits: Limits::default(),
             timeout: Duration::from_secs(5),
@@ -192,7 +192,10 @@ impl Bench {
 
     async fn all(&self) {
         for profile in [DEFAULT, HIGH, EXEC, EXEC_HIGH] {
-            self.sandbox.warm(profile, &self.workspace).await.unwrap();
+            self.sandbox
+                .warm(profile, &SpaceRoot::open(&self.workspace).unwrap())
+                .await
+                .unwrap();
         }
         self.memory();
         self.paced().await;

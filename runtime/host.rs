@@ -26,32 +26,42 @@ impl Host for Runtime {
     }
 
     fn check_policy(&self) -> Result<PolicyView, Problem> {
-        let policy =
-            policy_store::load(self.state(), &**self.store()).map_err(|error| judge::problem(&error))?;
+        let policy = policy_store::load(self.state(), &**self.store())
+            .map_err(|error| judge::problem(&error, self.state()))?;
         let in_force = policy.digest() == self.pipeline().parts().policy().digest();
-        Ok(judge::view(&policy, in_force))
+        let found = self.roots().survey(&policy, &self.roots().pins());
+        Ok(judge::with_roots(judge::view(&policy, in_force), found))
     }
 
     fn reload_policy(&self) -> Result<PolicyView, Problem> {
-        Runtime::reload_policy(self).map_err(|error| judge::problem(&error))?;
+        Runtime::reload_policy(self).map_err(|error| judge::problem(&error, self.state()))?;
         Ok(Host::policy(self))
+    }
+
+    fn take_over_policy(&self) -> Result<PolicyView, Problem> {
+        let before = self.roots().pins();
+        Host::reload_policy(self)?;
+        let found = self.roots().repin(&self.pipeline().parts().policy(), &before);
+        let found = found.map_err(|error| judge::problem(&error, self.state()))?;
+        Ok(judge::with_roots(Host::policy(self), found))
     }
 
     fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
         let tried = policy_store::tried(self.state(), &**self.store(), judge::change(change));
-        let policy = tried.map_err(|error| judge::problem(&error))?;
+        let policy = tried.map_err(|error| judge::problem(&error, self.state()))?;
         let in_force = policy.digest() == self.pipeline().parts().policy().digest();
         Ok(judge::view(&policy, in_force))
     }
 
     fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
-        Runtime::change_policy(self, judge::change(change)).map_err(|error| judge::problem(&error))?;
+        Runtime::change_policy(self, judge::change(change))
+            .map_err(|error| judge::problem(&error, self.state()))?;
         Ok(Host::policy(self))
     }
 
     fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem> {
         policy_store::prepare(self.state(), &**self.store(), judge::change(change))
-            .map_err(|error| judge::problem(&error))
+            .map_err(|error| judge::problem(&error, self.state()))
     }
 
     fn rotate_key(&self) -> Result<KeyEntry, Problem> {
@@ -60,7 +70,7 @@ impl Host for Runtime {
             if let Error::Store(StoreError::Invalid(why)) = error {
                 Problem::of(Kind::NoMoreKeys, why)
             } else {
-                judge::problem(&error)
+                judge::problem(&error, self.state())
             }
         })
     }

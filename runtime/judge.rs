@@ -10,6 +10,8 @@ use effectd_policy::explain::explain;
 use effectd_policy::{Change, Facts, Policy, inspect};
 
 use crate::error::Error;
+use crate::spaces::Survey;
+use crate::state::State;
 
 /// The policy, for people.
 pub fn view(policy: &Policy, in_force: bool) -> PolicyView {
@@ -19,6 +21,20 @@ pub fn view(policy: &Policy, in_force: bool) -> PolicyView {
         summary: policy.summary(),
         warnings: policy.warnings(),
         receipt_id: None,
+        roots: Vec::new(),
+        unusable: Vec::new(),
+    }
+}
+
+/// The same, with what was found of the spaces' roots.
+pub(crate) fn with_roots(view: PolicyView, found: Survey) -> PolicyView {
+    let unusable = found.unusable.iter();
+    PolicyView {
+        roots: found.changes,
+        unusable: unusable
+            .map(|(space, error)| format!("{space}: {error}"))
+            .collect(),
+        ..view
     }
 }
 
@@ -103,15 +119,17 @@ fn explained(facts: &Facts, policy: &Policy, policy_changed: bool) -> Explanatio
     }
 }
 
-/// An error of the runtime, as whoever asked at the door is told.
-pub fn problem(error: &Error) -> Problem {
+/// An error of the runtime, as the door answers it: files of the state without the path to it, which only the log has.
+pub fn problem(error: &Error, state: &State) -> Problem {
+    tracing::warn!(%error, "the runtime refuses");
+    let path = state.path().display().to_string();
+    let text = error
+        .to_string()
+        .replace(&format!("{path}/"), "")
+        .replace(&path, ".");
     match error {
-        Error::Policy(_) | Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, error.to_string()),
-        Error::Store(_) => Problem::failed(&Failure::new(
-            Code::StoreUnavailable,
-            Phase::Accept,
-            error.to_string(),
-        )),
+        Error::Policy(_) | Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, text),
+        Error::Store(_) => Problem::failed(&Failure::new(Code::StoreUnavailable, Phase::Accept, text)),
         Error::State { .. }
         | Error::Key { .. }
         | Error::Sandbox(_)
@@ -121,6 +139,6 @@ pub fn problem(error: &Error) -> Problem {
         | Error::Request(_)
         | Error::NoState(_)
         | Error::Broken(_)
-        | Error::Internal(_) => Problem::of(Kind::Internal, error.to_string()),
+        | Error::Internal(_) => Problem::of(Kind::Internal, text),
     }
 }

@@ -21,6 +21,18 @@ const NEXT: &str = "receipt-signing.next";
 /// Wraps the keys of blobs.
 const BLOBS: &str = "blobs.key";
 
+/// What blobs are kept under, if there is such a key; none is made.
+pub(crate) fn blobs_there(directory: &Path) -> Result<Option<Zeroizing<[u8; 32]>>, Error> {
+    let path = directory.join(BLOBS);
+    match read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).map_err(|error| Error::Key {
+            path,
+            why: error.to_string(),
+        }),
+    }
+}
+
 /// What blobs are kept under.
 pub(crate) fn blobs(directory: &Path) -> Result<Zeroizing<[u8; 32]>, Error> {
     key(&directory.join(BLOBS))

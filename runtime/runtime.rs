@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::keys;
 use crate::policy_store;
 use crate::reload;
-use crate::spaces;
+use crate::spaces::{self, Roots};
 use crate::state::State;
 use crate::tools;
 use crate::witness::Eyes;
@@ -38,6 +38,7 @@ pub struct Runtime {
     principal: Principal,
     interactive: bool,
     state: State,
+    roots: Arc<Roots>,
     stop_grace: Duration,
     watch: tokio::task::JoinHandle<()>,
     broker: Broker,
@@ -81,10 +82,15 @@ impl Runtime {
         let Assembled {
             parts,
             state,
+            roots,
             metrics,
         } = assemble(config)?;
         let store = parts.store.clone();
-        let watch = tokio::spawn(reload::watch(state.clone(), Arc::downgrade(&parts)));
+        let watch = tokio::spawn(reload::watch(
+            state.clone(),
+            Arc::downgrade(&parts),
+            roots.clone(),
+        ));
         let pipeline = Pipeline::start(parts.clone()).await?;
         let broker = Broker::start(&parts, desktop);
         drop(parts);
@@ -95,6 +101,7 @@ impl Runtime {
             principal,
             interactive,
             state,
+            roots,
             stop_grace,
             watch,
             broker,
@@ -153,9 +160,9 @@ impl Runtime {
     }
 
     /// Reads the policy anew and puts it in force, and answers its digest. A faulty one is refused, and the one in force
-    /// stays.
+    /// stays. Each space keeps its root.
     pub fn reload_policy(&self) -> Result<Digest, Error> {
-        reload::reload(&self.state, self.pipeline.parts())
+        reload::reload(&self.state, self.pipeline.parts(), &self.roots)
     }
 
     /// Makes a change to the policy beside its files, and puts it in force. Blocks for one durable write.
@@ -191,6 +198,11 @@ impl Runtime {
     /// Where everything is kept.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// The roots of the spaces.
+    pub(crate) fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     /// Stops. What is on its way is finished within the grace, or stays on the bus for the next start. Says whether
@@ -271,6 +283,7 @@ pub(crate) async fn rotate_key(parts: &Arc<Parts>, state: &State) -> Result<KeyE
 struct Assembled {
     parts: Arc<Parts>,
     state: State,
+    roots: Arc<Roots>,
     metrics: prometheus::Registry,
 }
 
@@ -281,6 +294,7 @@ fn assemble(config: Config) -> Result<Assembled, Error> {
     state.load_policy(&Overlay::default())?;
     let metrics = prometheus::Registry::new();
     let store: Arc<dyn Store> = Arc::new(open_store(&state, &config, &metrics)?);
+    let roots = Arc::new(Roots::of(&state)?);
     let space_parts = Arc::new(OnceLock::new());
     let parts = Parts::new(Ingredients {
         store: store.clone(),
@@ -288,7 +302,7 @@ fn assemble(config: Config) -> Result<Assembled, Error> {
         sandbox,
         clock: config.clock,
         identity: Arc::new(keys::current(&state.keys_dir(), &*store)?),
-        space_roots: spaces::roots(state.base(), space_parts.clone()),
+        space_roots: spaces::roots(roots.clone(), space_parts.clone()),
         weights: config.weights,
         metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
         lease_ttl: config.lease_ttl,
@@ -298,10 +312,12 @@ fn assemble(config: Config) -> Result<Assembled, Error> {
         policy: Arc::new(policy_store::load(&state, &*store)?),
     });
     drop(space_parts.set(Arc::downgrade(&parts)));
+    roots.load(&parts.policy());
     log::enrol(&*parts.store, &parts.identity.key(), parts.clock.now())?;
     Ok(Assembled {
         parts,
         state,
+        roots,
         metrics,
     })
 }

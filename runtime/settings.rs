@@ -325,6 +325,11 @@ impl Settings {
         self.small("gateway.listen_backlog")
     }
 
+    /// Free space on the disk of the state below which new work is refused.
+    pub fn disk_free_bytes_min(&self) -> u64 {
+        self.number("store.disk_free_bytes_min")
+    }
+
     /// Sets up a runtime with these settings, and the bounds of this process. To be called before anything looks at them.
     pub fn apply(&self, config: &mut Config) {
         for bound in KEYS.iter().filter_map(Key::bound) {
@@ -345,7 +350,7 @@ impl Settings {
             cost_budget_ms: self.decimal("reward.cost_budget_ms"),
         };
         config.store = StoreSettings {
-            disk_free_bytes_min: self.number("store.disk_free_bytes_min"),
+            disk_free_bytes_min: self.disk_free_bytes_min(),
             index_cache_bytes: self.number("store.index_cache_bytes"),
             journal: match self.text("store.journal") {
                 "sled" => JournalKind::Sled,

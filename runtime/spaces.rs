@@ -1,12 +1,22 @@
-//! Where spaces lie on the disk.
+//! Where spaces lie on the disk, and that each still has the folder it had.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use effectd_actors::{Parts, SpaceRoots};
 use effectd_contracts::{Code, Failure, Phase, SpaceId};
+use effectd_gateway::views::RootChange;
 use effectd_policy::Policy;
+use effectd_sandbox::{Above, RootId, SandboxError, SpaceRoot};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::state::State;
 
 /// The root of a space: what the policy says, or a folder of its own under `workspaces`.
 pub fn root_of(policy: &Policy, space: &SpaceId, base: &Path) -> PathBuf {
@@ -22,19 +32,318 @@ pub fn root_of(policy: &Policy, space: &SpaceId, base: &Path) -> PathBuf {
         .collect()
 }
 
-/// The roots as the pipeline asks for them, by the policy in force. A root that is not there yet is made. The parts own
-/// this function, so it must not own them.
-pub(crate) fn roots(base: PathBuf, parts: Arc<OnceLock<Weak<Parts>>>) -> SpaceRoots {
-    Arc::new(move |space: &SpaceId| {
-        let failed = |why: String| Failure::new(Code::SandboxUnavailable, Phase::Sandbox, why);
-        let parts = parts
-            .get()
-            .and_then(Weak::upgrade)
-            .ok_or_else(|| failed("the runtime is not up".to_owned()))?;
-        let root = root_of(&parts.policy(), space, &base);
-        fs::create_dir_all(&root)
-            .map_err(|error| failed(format!("the root of {space} cannot be made: {error}")))?;
+/// Where the pins lie in the state directory.
+const PINS: &str = "roots.json";
+/// What effectd itself keeps in the state directory, without endings such as `.new`. A root may lie beside these, and in none of them.
+const STATE_PARTS: [&str; 10] = [
+    "blobs", "bus", "config", "index", "journal", "keys", "log", "policy", "roots", "run",
+];
+
+/// The folder that a space has: its path by the policy, and which folder that was when it was first used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pin {
+    path: String,
+    id: RootId,
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.path, self.id)
+    }
+}
+
+pub(crate) type Pins = BTreeMap<SpaceId, Pin>;
+
+/// The roots of all spaces. This is the only way to one: it is opened through no link, lies where nobody else can replace it, has
+/// nothing in common with the state directory and the other roots, and is the folder that the space has always had.
+///
+/// A pin is made when a space is first used, or its policy first loaded, and is replaced only by an explicit reload of the policy or
+/// by another path in the policy's files, which are the operator's own word.
+#[derive(Debug)]
+pub(crate) struct Roots {
+    base: PathBuf,
+    state: SpaceRoot,
+    pins: Mutex<Pins>,
+}
+
+/// What the roots of a policy are now.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pins: Pins,
+    /// Spaces that have another folder than their pin says.
+    pub(crate) changes: Vec<RootChange>,
+    /// Why spaces cannot be used.
+    pub(crate) unusable: Vec<(SpaceId, SandboxError)>,
+}
+
+impl Roots {
+    /// The roots of a state directory, with the pins that are kept there.
+    pub(crate) fn of(state: &State) -> Result<Self, Error> {
+        let file = state.path().join(PINS);
+        let unreadable = |source| Error::State {
+            path: file.clone(),
+            source,
+        };
+        let pins = match fs::read(&file) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                let why =
+                    format!("{error}; remove this file, and the next start takes the roots as they are");
+                unreadable(io::Error::new(io::ErrorKind::InvalidData, why))
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Pins::new(),
+            Err(error) => return Err(unreadable(error)),
+        };
+        Ok(Self {
+            base: state.base(),
+            state: SpaceRoot::open(state.path())?,
+            pins: Mutex::new(pins),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pins> {
+        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The user that effectd runs as: the state directory is theirs alone.
+    fn daemon(&self) -> u32 {
+        self.state.owner().0
+    }
+
+    /// The root of a space. One that is not there yet is made, unless the space had one.
+    pub(crate) fn open(&self, policy: &Policy, space: &SpaceId) -> Result<SpaceRoot, SandboxError> {
+        let path = root_of(policy, space, &self.base);
+        let pinned = |pins: &Pins| pins.get(space).filter(|pin| pin.is_at(&path)).cloned();
+        let pin = pinned(&self.lock());
+        let root = match (SpaceRoot::find(&path)?, &pin) {
+            (Some(root), _) => root,
+            (None, None) => SpaceRoot::make(&path, self.daemon())?,
+            (None, Some(_)) => {
+                return Err(unlike(&path, "the folder that the space had is gone".to_owned()));
+            }
+        };
+        let way = self.check(&root)?;
+        let mut pins = self.lock();
+        apart(space, &root, &way, &pins)?;
+        // Without one before, another call may have been faster.
+        match pin.or_else(|| pinned(&pins)) {
+            Some(pin) if pin.id.is_same(&root.id()) => {}
+            Some(pin) => {
+                let what = format!(
+                    "it is another folder than before: {} instead of {}",
+                    root.id(),
+                    pin.id
+                );
+                return Err(unlike(&path, what));
+            }
+            None => {
+                let mut with = pins.clone();
+                with.insert(space.clone(), Pin::of(&root));
+                self.save(&with).map_err(|error| SandboxError::Workspace {
+                    path,
+                    what: format!("which folder it is cannot be written down ({error})"),
+                    fix: "make room in the state directory".to_owned(),
+                })?;
+                *pins = with;
+            }
+        }
         Ok(root)
+    }
+
+    /// Refuses a root that others could replace, and one that has files in common with the state directory. What is left are the
+    /// folders above it.
+    fn check(&self, root: &SpaceRoot) -> Result<Vec<Above>, SandboxError> {
+        let way = root.way()?;
+        root.check_way(&way, self.daemon())?;
+        let (own, state) = (place(root), place(&self.state));
+        let in_part = || {
+            let inner = root.path().strip_prefix(self.state.path()).ok();
+            let first = inner.and_then(|inner| inner.iter().next());
+            let part = first.and_then(|name| name.to_str()?.split('.').next());
+            part.is_none_or(|part| STATE_PARTS.contains(&part))
+        };
+        if own == state
+            || (way.iter().any(|above| above.id == state) && in_part())
+            || self.state.way()?.iter().any(|above| above.id == own)
+        {
+            return Err(shared(root, "the state directory".to_owned()));
+        }
+        Ok(way)
+    }
+
+    /// The folders that spaces have.
+    pub(crate) fn pins(&self) -> Pins {
+        self.lock().clone()
+    }
+
+    /// Compares the roots of a policy with pins. Nothing is made or changed.
+    pub(crate) fn survey(&self, policy: &Policy, before: &Pins) -> Survey {
+        let mut found = Survey::default();
+        for space in policy.spaces() {
+            let path = root_of(policy, space, &self.base);
+            let was = before.get(space);
+            match self.look(space, &path, &found.pins) {
+                Ok(now) => {
+                    let differs = |was: &&Pin| now.as_ref().is_none_or(|now| !now.is_like(was));
+                    found.changes.extend(was.filter(differs).map(|was| RootChange {
+                        space_id: space.to_string(),
+                        before: was.to_string(),
+                        after: now.as_ref().map(Pin::to_string),
+                    }));
+                    found.pins.extend(now.map(|now| (space.clone(), now)));
+                }
+                Err(error) => {
+                    // That it cannot be used is no reason to forget which folder it was.
+                    let kept = was.filter(|was| was.is_at(&path));
+                    found.pins.extend(kept.map(|was| (space.clone(), was.clone())));
+                    found.unusable.push((space.clone(), error));
+                }
+            }
+        }
+        found
+    }
+
+    /// What a pin would say now; `None` for a root that is made when it is first used.
+    fn look(&self, space: &SpaceId, path: &Path, others: &Pins) -> Result<Option<Pin>, SandboxError> {
+        let Some(root) = SpaceRoot::find(path)? else {
+            return SpaceRoot::check_place(path, self.daemon()).map(|_| None);
+        };
+        apart(space, &root, &self.check(&root)?, others)?;
+        Ok(Some(Pin::of(&root)))
+    }
+
+    /// Pins the roots of a policy that comes into force. A space whose path is the same keeps its pin.
+    pub(crate) fn load(&self, policy: &Policy) {
+        let mut found = self.survey(policy, &self.pins());
+        for (space, error) in &found.unusable {
+            tracing::warn!(%space, %error, "a space cannot be used");
+        }
+        for RootChange {
+            space_id,
+            before,
+            after,
+        } in &found.changes
+        {
+            tracing::warn!(
+                space = space_id,
+                before,
+                after,
+                "the root of a space is another folder than before"
+            );
+        }
+        let mut pins = self.lock();
+        for (space, was) in pins.iter() {
+            let same_path =
+                policy.space_root(space).is_some() && was.is_at(&root_of(policy, space, &self.base));
+            let same = found.pins.get(space).is_some_and(|now| now.is_like(was));
+            if same_path && !same {
+                found.pins.insert(space.clone(), was.clone());
+            }
+        }
+        if *pins == found.pins {
+            return;
+        }
+        match self.save(&found.pins) {
+            Ok(()) => *pins = found.pins,
+            Err(error) => {
+                tracing::warn!(%error, "the roots of spaces are not pinned; this is tried again when they are used")
+            }
+        }
+    }
+
+    /// Takes the roots of a policy as they are now, since an operator has asked for it, and says what that changes.
+    pub(crate) fn repin(&self, policy: &Policy, before: &Pins) -> Result<Survey, Error> {
+        let found = self.survey(policy, before);
+        let mut pins = self.lock();
+        self.save(&found.pins).map_err(|source| Error::State {
+            path: self.state.path().join(PINS),
+            source,
+        })?;
+        pins.clone_from(&found.pins);
+        Ok(found)
+    }
+
+    /// Writes the pins, whole or not at all.
+    fn save(&self, pins: &Pins) -> io::Result<()> {
+        let (file, draft) = (self.state.path().join(PINS), self.state.path().join("roots.new"));
+        let mut options = fs::OpenOptions::new();
+        let mut written = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft)?;
+        written.write_all(&serde_json::to_vec_pretty(pins)?)?;
+        written.sync_all()?;
+        fs::rename(&draft, &file)?;
+        fs::File::open(self.state.path())?.sync_all()
+    }
+}
+
+/// Device and inode of an opened folder.
+fn place(root: &SpaceRoot) -> (u64, u64) {
+    (root.id().device, root.id().inode)
+}
+
+impl Pin {
+    fn of(root: &SpaceRoot) -> Self {
+        Self {
+            path: root.path().to_string_lossy().into_owned(),
+            id: root.id(),
+        }
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        self.path == path.to_string_lossy()
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.path == other.path && self.id.is_same(&other.id)
+    }
+}
+
+/// Refuses a root that has files in common with another one.
+///
+/// Whether another lies in this one is told by their names: both are where their names say, and no link is on the way. One that was
+/// moved away from its name is refused when it is used.
+fn apart(space: &SpaceId, root: &SpaceRoot, way: &[Above], others: &Pins) -> Result<(), SandboxError> {
+    let own = place(root);
+    let others = others.iter().filter(|(other, _)| *other != space);
+    for (other, pin) in others {
+        let theirs = (pin.id.device, pin.id.inode);
+        let inside = theirs == own || way.iter().any(|above| above.id == theirs);
+        if inside || Path::new(&pin.path).starts_with(root.path()) {
+            return Err(shared(root, format!("the space {other}")));
+        }
+    }
+    Ok(())
+}
+
+fn shared(root: &SpaceRoot, with: String) -> SandboxError {
+    SandboxError::Workspace {
+        path: root.path().to_owned(),
+        what: format!("it has files in common with {with}"),
+        fix: "move one of them".to_owned(),
+    }
+}
+
+fn unlike(path: &Path, what: String) -> SandboxError {
+    SandboxError::Workspace {
+        path: path.to_owned(),
+        what,
+        fix: "put the folder back that the space had; if the change is meant, `effectd policy reload` shows it and takes it over"
+            .to_owned(),
+    }
+}
+
+/// The roots as the pipeline asks for them, by the policy in force. The parts own this function, so it must not own them.
+pub(crate) fn roots(roots: Arc<Roots>, parts: Arc<OnceLock<Weak<Parts>>>) -> SpaceRoots {
+    Arc::new(move |space: &SpaceId| {
+        let down = || Failure::new(Code::SandboxUnavailable, Phase::Sandbox, "the runtime is not up");
+        let parts = parts.get().and_then(Weak::upgrade).ok_or_else(down)?;
+        roots
+            .open(&parts.policy(), space)
+            .map_err(|error| error.failure())
     })
 }
 

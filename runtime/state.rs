@@ -1,8 +1,8 @@
 //! The state directory: made private, seeded on first use, and never inside what tools can reach.
 
 use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use effectd_policy::{Overlay, Policy, PolicyDir, demo};
@@ -14,6 +14,7 @@ use crate::spaces;
 #[derive(Debug, Clone)]
 pub struct State {
     path: PathBuf,
+    owner: u32,
     seeded: bool,
 }
 
@@ -26,7 +27,12 @@ impl State {
         };
         make_private(path).map_err(unusable)?;
         let path = fs::canonicalize(path).map_err(unusable)?;
-        let mut state = Self { path, seeded: false };
+        let owner = fs::metadata(&path).map_err(unusable)?.uid();
+        let mut state = Self {
+            path,
+            owner,
+            seeded: false,
+        };
         if seed_demo && !state.policy_dir().exists() {
             state.seed().map_err(unusable)?;
             state.seeded = true;
@@ -75,12 +81,11 @@ impl State {
 
     /// The policy of the directory. Without one that can be read, nothing may happen.
     pub fn load_policy(&self, overlay: &Overlay) -> Result<Policy, Error> {
-        let source = PolicyDir::load(self.policy_dir()).map_err(Box::new)?;
+        let source = PolicyDir::load(self.policy_dir(), self.owner).map_err(Box::new)?;
         let policy = Policy::compile(&source, overlay).map_err(Box::new)?;
         for space in policy.spaces() {
             let root = spaces::root_of(&policy, space, &self.base());
-            // Compared after links are resolved; a root that does not exist yet cannot lead anywhere through one.
-            let root = fs::canonicalize(&root).unwrap_or(root);
+            // A root through a link is no root, and where it lies is looked at whenever it is used.
             if self.path.starts_with(&root) {
                 return Err(Error::StateInSpace {
                     state: self.path.clone(),
@@ -101,8 +106,11 @@ impl State {
         make_private(&draft)?;
         for (name, text) in demo::DEMO_FILES {
             let file = draft.join(name);
-            fs::write(&file, text)?;
-            fs::File::open(&file)?.sync_all()?;
+            // Not for a group to write to, whatever the umask is.
+            let mut options = fs::OpenOptions::new();
+            let mut made = options.write(true).create_new(true).mode(0o600).open(&file)?;
+            made.write_all(text.as_bytes())?;
+            made.sync_all()?;
         }
         fs::File::open(&draft)?.sync_all()?;
         fs::rename(&draft, self.policy_dir())?;

@@ -2,22 +2,18 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use effectd_actors::{Looked, Mark, Scan, Witness};
-use effectd_adapters::{Look, SpacePath, Workspace, open_cached};
+use effectd_adapters::{Look, SpacePath, Workspace, is_local};
 use effectd_contracts::{Code, Failure, Inside, Phase, Seen};
+use effectd_sandbox::SpaceRoot;
 
-/// The witness of this process. It opens the root anew for every look: a space may be moved.
+/// The witness of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct Eyes;
 
 fn failed(why: String) -> Failure {
     Failure::new(Code::SandboxUnavailable, Phase::Sandbox, why)
-}
-
-fn open_root(root: &Path) -> Result<File, Failure> {
-    File::open(root).map_err(|error| failed(format!("the space cannot be opened: {error}")))
 }
 
 fn parsed(path: &str) -> Result<SpacePath, Failure> {
@@ -40,8 +36,7 @@ fn looked_at(look: Look) -> Looked {
 }
 
 impl Witness for Eyes {
-    fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure> {
-        let root = open_root(root)?;
+    fn look(&self, root: &SpaceRoot, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure> {
         // There is no scratch folder outside of the sandbox, and no path here is in one.
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let looked = workspace.look(&folder_paths(paths)?, keep_bytes_max)?;
@@ -50,31 +45,29 @@ impl Witness for Eyes {
 
     fn look_now(
         &self,
-        root: &Path,
+        root: &SpaceRoot,
         paths: &[String],
         keep_bytes_max: u64,
     ) -> Option<(Vec<Looked>, Vec<OwnedFd>)> {
-        let root = open_cached(root)?;
+        if !is_local(root.as_fd()) {
+            return None;
+        }
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let (looked, files) = workspace.look_cached(&folder_paths(paths).ok()?, keep_bytes_max)?;
         Some((looked.into_iter().map(looked_at).collect(), files))
     }
 
-    fn hold(&self, root: &Path, paths: &[String]) -> Vec<OwnedFd> {
-        match (open_root(root), folder_paths(paths)) {
-            (Ok(root), Ok(paths)) => Workspace::new(root.as_fd(), root.as_fd()).hold(&paths),
-            (_, _) => Vec::new(),
-        }
+    fn hold(&self, root: &SpaceRoot, paths: &[String]) -> Vec<OwnedFd> {
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        folder_paths(paths).map_or(Vec::new(), |paths| workspace.hold(&paths))
     }
 
-    fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure> {
-        let root = open_root(root)?;
+    fn inside(&self, root: &SpaceRoot, path: &str) -> Result<Inside, Failure> {
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         Ok(workspace.inside(&folder_path(path)?)?)
     }
 
-    fn look_beneath(&self, root: &Path, path: &str) -> Result<Vec<Looked>, Failure> {
-        let root = open_root(root)?;
+    fn look_beneath(&self, root: &SpaceRoot, path: &str) -> Result<Vec<Looked>, Failure> {
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let beneath = workspace.look_beneath(&folder_path(path)?)?;
         let many = || failed("there are more files and folders than can be listed".to_owned());
@@ -82,14 +75,12 @@ impl Witness for Eyes {
         Ok(looked.map(|seen| Looked { seen, content: None }).collect())
     }
 
-    fn open(&self, root: &Path, path: &str) -> Result<File, Failure> {
-        let root = open_root(root)?;
+    fn open(&self, root: &SpaceRoot, path: &str) -> Result<File, Failure> {
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         Ok(workspace.open_file(&parsed(path)?)?.0)
     }
 
-    fn nearest(&self, root: &Path, folders: &[String]) -> Result<Vec<String>, Failure> {
-        let root = open_root(root)?;
+    fn nearest(&self, root: &SpaceRoot, folders: &[String]) -> Result<Vec<String>, Failure> {
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let nearest = folders.iter().map(|folder| {
             let mut path = folder_path(folder)?;
@@ -103,8 +94,7 @@ impl Witness for Eyes {
         nearest.collect()
     }
 
-    fn gone(&self, root: &Path, mut paths: Vec<String>) -> Result<Vec<String>, Failure> {
-        let root = open_root(root)?;
+    fn gone(&self, root: &SpaceRoot, mut paths: Vec<String>) -> Result<Vec<String>, Failure> {
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         // What cannot be looked at may be there; so may what has a name that no request can write.
         paths.retain(|path| {
@@ -114,8 +104,7 @@ impl Witness for Eyes {
         Ok(paths)
     }
 
-    fn scan(&self, root: &Path, folders: &[String], entries_max: usize) -> Result<Scan, Failure> {
-        let root = open_root(root)?;
+    fn scan(&self, root: &SpaceRoot, folders: &[String], entries_max: usize) -> Result<Scan, Failure> {
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let folders: Vec<_> = folders
             .iter()
@@ -146,12 +135,11 @@ impl Witness for Eyes {
 
     fn remove_drafts(
         &self,
-        root: &Path,
+        root: &SpaceRoot,
         paths: &[String],
         before: &[Seen],
         trace: &str,
     ) -> Result<(), Failure> {
-        let root = open_root(root)?;
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         let mut all = Ok(());
         for path in paths {

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use effectd_bus::{LeaseId, Store};
+use effectd_bus::{Asker, LeaseId, Store};
 use effectd_contracts::{
     ActionId, ActionRequest, Approval, Approved, Clock, DecisionData, Digest, Failure, Monotonic, Origin,
     Principal, Seen, Timestamp, TraceId,
@@ -87,6 +87,15 @@ impl<S> Action<S> {
             ticket: self.ticket,
             request: self.request,
             state: earn(self.state),
+        }
+    }
+
+    /// Who asks: its key is looked up among theirs alone.
+    pub(crate) fn asker(&self) -> Asker {
+        Asker {
+            space: self.request.space_id.clone(),
+            subject: self.request.subject_id.clone(),
+            principal: self.ticket.principal.clone(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Makes the receipt: what was measured, in the form that everybody may see.
 
+use std::collections::BTreeSet;
+
 use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::{
     Completion, Fence, Fingerprint, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName, Try,
@@ -34,6 +36,8 @@ struct Account<'a> {
     ticket: &'a Ticket,
     request: &'a effectd_contracts::ActionRequest,
     params: &'a Map<String, Value>,
+    /// Parameters that break their schema.
+    unfit: BTreeSet<String>,
     spec: Option<&'a ToolSpec>,
     ruling: Option<&'a Ruling>,
     key: Option<IdempotencyKey>,
@@ -72,19 +76,18 @@ impl Ahead {
         let (params, spec) = (gated.params(), gated.entry().spec());
         let bytes: usize = params.values().filter_map(Value::as_str).map(str::len).sum();
         let is_short = bytes <= AHEAD_BYTES_MAX && !params.values().any(is_nested);
-        is_short.then(|| Self::made(parts, params, Some(spec), Some(gated.ruling()), false))
+        let shown = |name: &str| Shown::param(Some(spec), name);
+        is_short.then(|| Self::made(parts, params, Some(gated.ruling()), shown))
     }
 
     fn made(
         parts: &Parts,
         params: &Map<String, Value>,
-        spec: Option<&ToolSpec>,
         ruling: Option<&Ruling>,
-        plain: bool,
+        how: impl Fn(&str) -> Shown,
     ) -> Self {
-        let public = |name: &str| plain || spec.is_some_and(|spec| spec.is_public_param(name));
         Self {
-            inputs: shown(parts, params, public),
+            inputs: shown(parts, params, how),
             decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
         }
     }
@@ -98,6 +101,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         ticket: &action.ticket,
         request: &action.request,
         params: gated.params(),
+        unfit: BTreeSet::new(),
         spec: Some(gated.entry().spec()),
         ruling: Some(gated.ruling()),
         key: claimed.terms().key.clone(),
@@ -161,7 +165,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
 
 /// The receipt of an action that was refused on its way.
 pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Captured {
-    let action = &refusal.action;
+    let (action, tool) = (&refusal.action, refusal.tool.as_ref());
     let effects = if refusal.outcome == Outcome::Indeterminate {
         Effects::Possible
     } else {
@@ -171,7 +175,8 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         ticket: &action.ticket,
         request: &action.request,
         params: &action.request.params,
-        spec: refusal.tool.as_ref().map(|entry| entry.spec()),
+        unfit: tool.map_or_else(BTreeSet::new, |entry| entry.unfit_params(&action.request.params)),
+        spec: tool.map(|entry| entry.spec()),
         ruling: refusal.ruling.as_ref(),
         key: action.request.idempotency_key.clone(),
         result: Err(&refusal.failure),
@@ -217,6 +222,7 @@ pub(crate) fn acted(
         ticket: &action.ticket,
         request: &action.request,
         params: &action.request.params,
+        unfit: BTreeSet::new(),
         spec: None,
         ruling: None,
         key: None,
@@ -251,10 +257,19 @@ fn receipt(parts: &Parts, key: &DeviceKey, mut account: Account<'_>) -> (Receipt
     let Ahead {
         inputs: told,
         decision,
-    } = account
-        .ahead
-        .take()
-        .unwrap_or_else(|| Ahead::made(parts, account.params, account.spec, account.ruling, account.plain));
+    } = account.ahead.take().unwrap_or_else(|| {
+        let how = |name: &str| {
+            let how = Shown::param(account.spec, name);
+            if account.plain {
+                Shown::InClear
+            } else if how == Shown::InClear && account.unfit.contains(name) {
+                Shown::AsDigest
+            } else {
+                how
+            }
+        };
+        Ahead::made(parts, account.params, account.ruling, how)
+    });
     let Account {
         ticket,
         request,
@@ -295,6 +310,7 @@ fn receipt(parts: &Parts, key: &DeviceKey, mut account: Account<'_>) -> (Receipt
         principal: ticket.principal.clone(),
         request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
         decision,
+        redacted: ruling.map_or_else(Vec::new, |ruling| ruling.redacted.clone()),
         approval: ticket.approval().cloned(),
         attempts: account.attempts,
         isolation: account.isolation,
@@ -352,19 +368,49 @@ fn cost(parts: &Parts, used: &Used, nothing_ran: bool) -> Cost {
     }
 }
 
-/// Fields that may be told, in clear; the others as keyed digests. Whatever it is, it stays small.
-fn shown(parts: &Parts, fields: &Map<String, Value>, public: impl Fn(&str) -> bool) -> Map<String, Value> {
-    let told = fields.iter().map(|(name, value)| {
-        if public(name) {
-            (name.clone(), value.clone())
-        } else {
-            (
-                format!("hmac_sha256_{name}"),
-                Value::String(parts.identity.digest(value)),
-            )
+/// How a field stands in a receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    InClear,
+    /// By its name and a keyed digest.
+    AsDigest,
+    /// The schema does not know its name, which may be content, too.
+    Unnamed,
+}
+
+impl Shown {
+    fn param(spec: Option<&ToolSpec>, name: &str) -> Self {
+        match spec {
+            Some(spec) if spec.is_public_param(name) => Self::InClear,
+            Some(spec) if spec.declares_param(name) => Self::AsDigest,
+            Some(_) | None => Self::Unnamed,
         }
-    });
-    match prune_result(Value::Object(told.collect())) {
+    }
+
+    fn result(spec: Option<&ToolSpec>, name: &str) -> Self {
+        match spec {
+            Some(spec) if spec.is_public_result(name) => Self::InClear,
+            Some(spec) if spec.declares_result(name) => Self::AsDigest,
+            Some(_) | None => Self::Unnamed,
+        }
+    }
+}
+
+/// Fields as they stand in a receipt: those without a name together, under one keyed digest. Whatever it is, it stays small.
+fn shown(parts: &Parts, fields: &Map<String, Value>, how: impl Fn(&str) -> Shown) -> Map<String, Value> {
+    let (mut told, mut unnamed) = (Map::new(), Map::new());
+    let digest = |value: &Value| Value::String(parts.identity.digest(value));
+    for (name, value) in fields {
+        match how(name) {
+            Shown::InClear => told.insert(name.clone(), value.clone()),
+            Shown::AsDigest => told.insert(format!("hmac_sha256_{name}"), digest(value)),
+            Shown::Unnamed => unnamed.insert(name.clone(), value.clone()),
+        };
+    }
+    if !unnamed.is_empty() {
+        told.insert("hmac_sha256_*".to_owned(), digest(&Value::Object(unnamed)));
+    }
+    match prune_result(Value::Object(told)) {
         Value::Object(told) => told,
         // Pruning keeps an object an object; were it otherwise, nothing is told.
         Value::Array(_) | Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => Map::new(),
@@ -376,13 +422,16 @@ fn outputs(parts: &Parts, account: &Account<'_>) -> Map<String, Value> {
         return Map::new();
     };
     let (spec, outcome, artifacts) = (account.spec, account.outcome, account.artifacts);
-    let public = |name: &str| {
-        account.plain || name == "settled_by" || spec.is_some_and(|spec| spec.is_public_result(name))
+    let how = |name: &str| {
+        if account.plain || name == "settled_by" {
+            return Shown::InClear;
+        }
+        Shown::result(spec, name)
     };
     let mut shown = output
         .result
         .as_object()
-        .map(|fields| shown(parts, fields, public))
+        .map(|fields| shown(parts, fields, how))
         .unwrap_or_default();
     if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
         shown.insert("dry_run".to_owned(), json!(true));

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use effectd_bus::StoreError;
 use effectd_contracts::{
-    ActionRequest, Code, Failure, Outcome, Phase, Predicted, Principal, SafetyClass, Seen, Timestamp, TraceId,
+    ActionRequest, Code, Failure, Outcome, Phase, Predicted, Principal, Redaction, SafetyClass, Seen,
+    Timestamp, TraceId,
 };
 use effectd_policy::{Decision, Facts, Inspection, Policy, Verdict, evaluate, inspect};
 use ractor::ActorProcessingErr;
@@ -51,6 +52,8 @@ pub struct Ruling {
     pub decision: Decision,
     /// By which facts.
     pub facts: Facts,
+    /// What redaction removed from the parameters.
+    pub redacted: Vec<Redaction>,
 }
 
 /// The policy asks a person; nothing else stands against it.
@@ -266,7 +269,7 @@ impl Gate {
         let judged = self.switches(request, entry).and_then(|dry_run| {
             // What redaction put in place of personal data has to fit the tool's schema, too. Where nothing was
             // removed, these are the parameters that the validator saw.
-            if !inspection.removed.is_empty() {
+            if !ruling.redacted.is_empty() {
                 entry.check_params(&inspection.params)?;
             }
             Ok((Arc::new(inspection.params), dry_run, ask))
@@ -320,7 +323,7 @@ pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Result
 async fn assess(parts: &Parts, question: &Question<'_>) -> Result<(Assessed, Vec<Seen>), Failure> {
     let Question { request, entry, .. } = question;
     let policy = parts.policy();
-    let inspection = inspect(&request.params, entry.spec(), &policy);
+    let mut inspection = inspect(&request.params, entry.spec(), &policy);
     let mut facts = Facts::of(
         request,
         entry.spec(),
@@ -352,7 +355,11 @@ async fn assess(parts: &Parts, question: &Question<'_>) -> Result<(Assessed, Vec
         preview = Some(seen);
     }
     let assessed = Assessed {
-        ruling: Ruling { decision, facts },
+        ruling: Ruling {
+            decision,
+            facts,
+            redacted: std::mem::take(&mut inspection.redacted),
+        },
         inspection,
         preview,
     };

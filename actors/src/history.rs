@@ -1,7 +1,7 @@
 //! Receipts of the past, page by page, and where to go on when new ones come.
 
 use effectd_bus::{Cursor, Order, ReceiptPage, ReceiptQuery, Store, StoreError};
-use effectd_contracts::{Receipt, ToolId};
+use effectd_contracts::{Filter, Receipt, ToolId};
 use effectd_policy::Facts;
 
 use crate::limits::ASKS_LOOKED_AT_MAX;
@@ -45,6 +45,16 @@ pub fn page(
         next: cursor.map(|Cursor(at)| at),
         follow: newest.max(furthest).max(asked),
     })
+}
+
+/// The filter, with the action ids in it leading to the receipts that these actions resolve to.
+pub fn resolved(store: &dyn Store, mut filter: Filter) -> Result<Filter, StoreError> {
+    filter.resolve_actions(|id| {
+        store
+            .receipt_of(id)
+            .map(|found| found.map(|stored| stored.action_id))
+    })?;
+    Ok(filter)
 }
 
 /// The facts of past calls of a tool that a person was asked about, the latest first, as far as is looked.

@@ -312,12 +312,8 @@ impl Idempotency {
     /// A cached success costs no write: it is looked up before anything is admitted.
     fn look_up(&self, action: &Action<Gated>, terms: &Terms) -> Result<Option<ClaimAnswer>, StoreError> {
         let Some(key) = &terms.key else { return Ok(None) };
-        let known = self.parts.store.lookup(
-            &action.request.space_id,
-            key,
-            &terms.params_digest,
-            &terms.depends,
-        )?;
+        let store = &self.parts.store;
+        let known = store.lookup(&action.asker(), key, &terms.params_digest, &terms.depends)?;
         Ok(match known {
             Lookup::Done { receipt_id } => Some(ClaimAnswer::Done { receipt_id }),
             Lookup::Conflict => Some(ClaimAnswer::Conflict {
@@ -340,7 +336,7 @@ impl Idempotency {
         Claim {
             action_id: action.ticket.action_id.clone(),
             action_digest: action.ticket.digest,
-            space: action.request.space_id.clone(),
+            asker: action.asker(),
             key: terms.key.clone(),
             params_digest: terms.params_digest,
             intent: intent.to_bytes(),

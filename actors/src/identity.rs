@@ -17,7 +17,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::Sha256;
-use tokio::sync::{RwLock as Turns, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{Mutex, MutexGuard, RwLock as Turns, RwLockReadGuard, RwLockWriteGuard};
 use zeroize::Zeroizing;
 
 /// One key that signs for a device.
@@ -31,6 +31,7 @@ pub struct DeviceKey {
 pub struct Identity {
     key: RwLock<Arc<DeviceKey>>,
     turns: Turns<()>,
+    heads: Mutex<()>,
     digest_key: Zeroizing<[u8; 32]>,
 }
 
@@ -105,6 +106,7 @@ impl Identity {
         Self {
             key: RwLock::new(Arc::new(DeviceKey::new(signing_seed))),
             turns: Turns::new(()),
+            heads: Mutex::new(()),
             digest_key: Zeroizing::new(digest_key),
         }
     }
@@ -126,6 +128,12 @@ impl Identity {
             key: self.key(),
             _turn: turn,
         }
+    }
+
+    /// To be held from reading the log until its head is on disk: the last head that is noted is the newest one, and never says
+    /// that bodies are kept which an earlier one gave up.
+    pub(crate) async fn one_head(&self) -> MutexGuard<'_, ()> {
+        self.heads.lock().await
     }
 
     /// Waits until all that was signed is on disk; nobody signs until this is dropped.
@@ -200,6 +208,7 @@ impl DeviceKey {
             size: standing.size,
             root: standing.root,
             open: standing.open,
+            kept_from: standing.kept_from,
             signature: None,
         };
         head.signature = Some(self.signature(&text_of(&head)));

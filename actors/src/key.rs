@@ -1,9 +1,11 @@
 //! How an idempotency key is formed: the tool, then its key fields, joined by `|`.
 //!
 //! Paths are normalised first, so that `a//b/./c` and `a/b/c` are one file. Case is kept: on the file systems effectd
-//! runs on, `A.txt` and `a.txt` are two files. A field that is not public enters as a keyed digest, since keys stand in
-//! receipts.
+//! runs on, `A.txt` and `a.txt` are two files. A field that is not public, or that no id can hold, enters as a keyed
+//! digest, since keys stand in receipts.
 
+use effectd_contracts::text::is_unprintable;
+use effectd_contracts::tool::is_path_name;
 use effectd_contracts::{IdempotencyKey, KeyField, SpaceId, ToolSpec};
 use serde_json::{Map, Value};
 
@@ -16,11 +18,12 @@ pub fn key_of(spec: &ToolSpec, params: &Map<String, Value>, identity: &Identity)
     for field in fields {
         let ingredient = field.resolve(params)?;
         let ingredient = match field {
-            KeyField::Plain(name) if is_path(name) => normal_path(&ingredient),
+            KeyField::Plain(name) if is_path_name(name) => normal_path(&ingredient),
             KeyField::Plain(_) => normal_blanks(&ingredient),
             KeyField::Sha256(_) => ingredient,
         };
-        let may_be_told = matches!(field, KeyField::Sha256(_)) || spec.is_public_param(field.param());
+        let may_be_told = (matches!(field, KeyField::Sha256(_)) || spec.is_public_param(field.param()))
+            && !ingredient.chars().any(is_unprintable);
         text.push('|');
         text.push_str(&if may_be_told {
             ingredient
@@ -35,16 +38,11 @@ pub fn key_of(spec: &ToolSpec, params: &Map<String, Value>, identity: &Identity)
 pub fn resource_of(spec: &ToolSpec, space: &SpaceId, params: &Map<String, Value>) -> Option<String> {
     let mut normal = params.clone();
     for (name, value) in &mut normal {
-        if let (true, Value::String(text)) = (is_path(name), value) {
+        if let (true, Value::String(text)) = (is_path_name(name), value) {
             *text = normal_path(text);
         }
     }
     spec.resource.as_ref()?.resolve(space, &normal)
-}
-
-/// Parameters whose name says that they are paths.
-fn is_path(name: &str) -> bool {
-    name == "path" || name.ends_with("_path")
 }
 
 fn normal_path(text: &str) -> String {
@@ -112,6 +110,15 @@ mod tests {
             key(json!(["sha256(text)"]), "p", "a b"),
             key(json!(["sha256(text)"]), "p", "a  b")
         );
+    }
+
+    #[test]
+    fn a_path_that_no_id_can_hold_has_a_key_all_the_same() {
+        let of = |path| key(json!(["path"]), path, "");
+        let family = "workspace/\u{1f468}\u{200d}\u{1f469}.jpg";
+        assert_eq!(of(family), of(family));
+        assert_ne!(of(family), of("workspace/\u{1f468}\u{1f469}.jpg"));
+        assert!(!of(family).contains('\u{200d}'));
     }
 
     #[test]

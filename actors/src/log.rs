@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, StoredEntry, Swap};
+use effectd_contracts::json::parse_of_log;
 use effectd_contracts::{
     AmendmentEntry, Clock, InclusionProof, KeyEntry, LogEntry, LogHead, LogLine, ReceiptId, Timestamp,
 };
@@ -34,8 +35,8 @@ pub fn line(stored: &StoredEntry) -> Result<LogLine, StoreError> {
 }
 
 fn read(index: u64, body: &[u8]) -> Result<Value, StoreError> {
-    serde_json::from_slice(body).map_err(|error| StoreError::Damaged {
-        what: format!("entry {index} of the log is not JSON: {error}"),
+    parse_of_log(body, body.len()).map_err(|error| StoreError::Damaged {
+        what: format!("entry {index} of the log cannot be read: {error}"),
         advice: "Run `effectd store check`.",
     })
 }
@@ -139,7 +140,7 @@ pub fn last_head(store: &dyn Store) -> Result<Option<(u64, LogHead)>, StoreError
     }))
 }
 
-/// Signs and notes a head, unless nothing was added since the last one; that is the answer then.
+/// Signs and notes a head, unless nothing was added and nothing has expired since the last one; that is the answer then.
 pub async fn head(parts: &Parts) -> Result<LogHead, StoreError> {
     sign_head(&*parts.store, &parts.identity, &*parts.clock).await
 }
@@ -150,10 +151,12 @@ pub async fn sign_head(
     identity: &Identity,
     clock: &dyn Clock,
 ) -> Result<LogHead, StoreError> {
+    let _one = identity.one_head().await;
     let standing = store.log()?;
     if let Some((index, last)) = last_head(store)?
         && index + 1 == standing.size
         && last.size == index
+        && last.kept_from == standing.kept_from
     {
         return Ok(last);
     }

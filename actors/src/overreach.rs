@@ -109,7 +109,7 @@ pub(crate) fn at_work<'p>(
     parts.overreach_matters().then(|| {
         let trace = action.ticket.trace_id.as_str();
         let allowed = Allowed::of(parts, prepared, entry.spec(), trace);
-        parts.at_work.enter(root, allowed)
+        parts.at_work.enter(root.path().to_owned(), allowed)
     })
 }
 
@@ -126,7 +126,7 @@ pub(crate) async fn watch<'p>(parts: &'p Parts, action: &Action<Claimed>, prepar
     let trace = action.ticket.trace_id.as_str();
     let allowed = Allowed::of(parts, prepared, entry.spec(), trace);
     let (max, whole) = (entries_max(entry), allowed.whole);
-    let turn = parts.at_work.enter(root, allowed);
+    let turn = parts.at_work.enter(root.path().to_owned(), allowed);
     // What may change everything cannot do more.
     let before = if max == 0 || whole {
         None

@@ -1,13 +1,12 @@
 //! What all stages use.
 
-use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use effectd_bus::{Blobs, Store};
 use effectd_contracts::{Clock, Failure, SpaceId};
 use effectd_policy::Policy;
-use effectd_sandbox::Sandbox;
+use effectd_sandbox::{Sandbox, SpaceRoot};
 use tokio::sync::watch;
 
 use crate::answers::Answers;
@@ -29,8 +28,8 @@ use crate::reward::Weights;
 use crate::running::Running;
 use crate::settings::Settings;
 
-/// Where a space lies on the disk.
-pub type SpaceRoots = Arc<dyn Fn(&SpaceId) -> Result<PathBuf, Failure> + Send + Sync>;
+/// Opens the root of a space; what may not be used is refused.
+pub type SpaceRoots = Arc<dyn Fn(&SpaceId) -> Result<SpaceRoot, Failure> + Send + Sync>;
 
 /// What all stages use. Made once, shared by all workers.
 pub struct Parts {

@@ -207,9 +207,21 @@ impl Pipeline {
 
     /// Has a decision carried out, and waits for its receipt, or until it waits for a person.
     pub async fn exec(&self, incoming: Incoming) -> Answer {
-        match self.try_exec(incoming).await {
-            Ok(answer) => answer,
-            Err(failure) => Answer::Refused(failure),
+        let (asker, action) = (incoming.principal.clone(), incoming.request.action_id.clone());
+        let answer = self.try_exec(incoming).await.unwrap_or_else(Answer::Refused);
+        // Answers go by action id. If another user holds the same id at this time, their answer is not for this asker.
+        let is_own = match &answer {
+            Answer::Done(done) => done.receipt.principal == asker,
+            Answer::Held(_) => {
+                let hold = hold_of(&*self.parts.store, &action).ok().flatten();
+                hold.is_none_or(|hold| hold.value.decision.principal == asker)
+            }
+            Answer::Refused(_) => true,
+        };
+        if is_own {
+            answer
+        } else {
+            Answer::Refused(id_taken())
         }
     }
 
@@ -279,7 +291,7 @@ impl Pipeline {
     /// Waits for the receipt of an action that was submitted before.
     pub async fn wait(&self, action: &ActionId) -> Result<Answer, Failure> {
         let answer = self.parts.answers.wait_for(action);
-        if let Some(done) = self.receipt_of(action)? {
+        if let Some(done) = self.linked_receipt_of(action).await? {
             return Ok(Answer::Done(done));
         }
         self.answered(answer).await
@@ -288,7 +300,7 @@ impl Pipeline {
     /// The same, or until the action waits for a person, if it does not already.
     pub async fn wait_or_held(&self, action: &ActionId) -> Result<Answer, Failure> {
         let answer = self.parts.answers.wait_or_held(action);
-        if let Some(done) = self.receipt_of(action)? {
+        if let Some(done) = self.linked_receipt_of(action).await? {
             return Ok(Answer::Done(done));
         }
         let hold = hold_of(&*self.parts.store, action).map_err(|error| store_failure(&error))?;
@@ -322,6 +334,18 @@ impl Pipeline {
             before: true,
             result: None,
         }))
+    }
+
+    /// The same, also if the action is a repeat whose link to its receipt is still on its way to the disk: a repeat is answered
+    /// before that.
+    pub async fn linked_receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Failure> {
+        if let Some(done) = self.receipt_of(action)? {
+            return Ok(Some(done));
+        }
+        // The Store answers in order: after this, whatever was linked before it is on disk.
+        let in_order = self.parts.store.groups(&Topic::ActionDecision.into()).await;
+        in_order.map_err(|error| store_failure(&error))?;
+        self.receipt_of(action)
     }
 
     /// What is known of this very action: its receipt, or that its id stands for something else. A receipt is shown only

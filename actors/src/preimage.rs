@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use effectd_bus::limits::RESOURCES_MAX;
@@ -18,6 +17,7 @@ use effectd_contracts::{
     ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, Inside, Observed, Phase,
     Restore, Seen, SpaceId, Standing, Touch, UNDO_TOOL,
 };
+use effectd_sandbox::SpaceRoot;
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Claimed, Gated};
@@ -43,13 +43,13 @@ const PIECE_BYTES: usize = 65_536;
 pub trait Witness: Send + Sync {
     /// What stands at these paths beneath the root, and at the folders above them that are missing. Contents come along as
     /// long as all of them together are not more than this.
-    fn look(&self, root: &Path, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
+    fn look(&self, root: &SpaceRoot, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
 
     /// The same, if nothing has to be waited for; `None` if it must be, or might. With it come handles of the files: what is
     /// replaced meanwhile goes when they do, and whoever replaces it does not wait for the file system to take it down.
     fn look_now(
         &self,
-        _root: &Path,
+        _root: &SpaceRoot,
         _paths: &[String],
         _keep_bytes_max: u64,
     ) -> Option<(Vec<Looked>, Vec<OwnedFd>)> {
@@ -57,27 +57,27 @@ pub trait Witness: Send + Sync {
     }
 
     /// Such handles of what stands at these paths, for whoever had to wait for the look; a few of them.
-    fn hold(&self, _root: &Path, _paths: &[String]) -> Vec<OwnedFd> {
+    fn hold(&self, _root: &SpaceRoot, _paths: &[String]) -> Vec<OwnedFd> {
         Vec::new()
     }
 
     /// What is in the folder at a path beneath the root.
-    fn inside(&self, root: &Path, path: &str) -> Result<Inside, Failure>;
+    fn inside(&self, root: &SpaceRoot, path: &str) -> Result<Inside, Failure>;
 
     /// What stands beneath a folder that a tool has made. More than tools make is an error.
-    fn look_beneath(&self, root: &Path, path: &str) -> Result<Vec<Looked>, Failure>;
+    fn look_beneath(&self, root: &SpaceRoot, path: &str) -> Result<Vec<Looked>, Failure>;
 
     /// Opens the file at a path beneath the root, to be read in pieces.
-    fn open(&self, root: &Path, path: &str) -> Result<File, Failure>;
+    fn open(&self, root: &SpaceRoot, path: &str) -> Result<File, Failure>;
 
     /// The folders that stand nearest to these: themselves, or what they would be made in.
-    fn nearest(&self, root: &Path, folders: &[String]) -> Result<Vec<String>, Failure>;
+    fn nearest(&self, root: &SpaceRoot, folders: &[String]) -> Result<Vec<String>, Failure>;
 
     /// Those of these paths at which nothing stands.
-    fn gone(&self, root: &Path, paths: Vec<String>) -> Result<Vec<String>, Failure>;
+    fn gone(&self, root: &SpaceRoot, paths: Vec<String>) -> Result<Vec<String>, Failure>;
 
     /// What is in these folders and beneath, up to so many.
-    fn scan(&self, root: &Path, folders: &[String], entries_max: usize) -> Result<Scan, Failure>;
+    fn scan(&self, root: &SpaceRoot, folders: &[String], entries_max: usize) -> Result<Scan, Failure>;
 
     /// Where a run under this trace keeps what is unfinished of a path, and what it sets aside.
     fn drafts_of(&self, path: &str, trace: &str) -> Vec<String>;
@@ -86,7 +86,7 @@ pub trait Witness: Send + Sync {
     /// stood there before it is told as far as it is known. Nothing of the run is alive any more.
     fn remove_drafts(
         &self,
-        root: &Path,
+        root: &SpaceRoot,
         paths: &[String],
         before: &[Seen],
         trace: &str,
@@ -212,7 +212,7 @@ async fn look_and_hold(
     paths: Vec<String>,
     keep_bytes_max: u64,
 ) -> Result<(Vec<Looked>, Vec<OwnedFd>), Failure> {
-    let root: PathBuf = (parts.space_roots)(space)?;
+    let root = (parts.space_roots)(space)?;
     if let Some(looked) = parts.witness.look_now(&root, &paths, keep_bytes_max) {
         return Ok(looked);
     }
@@ -258,7 +258,7 @@ pub(crate) async fn look_beneath(
     space: &SpaceId,
     path: String,
 ) -> Result<Vec<Looked>, Failure> {
-    let root: PathBuf = (parts.space_roots)(space)?;
+    let root = (parts.space_roots)(space)?;
     let witness = parts.witness.clone();
     let looking = tokio::task::spawn_blocking(move || witness.look_beneath(&root, &path));
     looking
@@ -480,7 +480,7 @@ async fn put_large(parts: &Parts, space: SpaceId, files: Vec<(String, String)>) 
     if files.is_empty() {
         return Ok(());
     }
-    let root: PathBuf = (parts.space_roots)(&space)?;
+    let root = (parts.space_roots)(&space)?;
     let (blobs, witness, identity) = (parts.blobs.clone(), parts.witness.clone(), parts.identity.clone());
     let putting = tokio::task::spawn_blocking(move || {
         files.iter().try_for_each(|(name, path)| {

@@ -8,7 +8,6 @@ mod diff;
 mod foresee;
 mod turns;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,7 +166,7 @@ async fn rehearsed(parts: &Parts, trial: &Trial<'_>, touched: &[Touch]) -> Resul
     };
     let request = serde_json::to_vec(&call)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
-    let space_root: PathBuf = (parts.space_roots)(trial.space)?;
+    let space_root = (parts.space_roots)(trial.space)?;
     let (shelf, contents) = &along.contents;
     let inward = (!contents.is_empty()).then(|| streams::inward(parts, *shelf, trial.space, contents));
     let call = Call {

@@ -2,8 +2,8 @@
 //!
 //! The checker is given entries in order and says what is wrong with which. It needs no store and keeps a bounded amount in
 //! memory, so that any log can be checked. What it finds: an entry that is not what its hash says, a receipt or key that
-//! nobody signed, entries that are missing, out of order or cut off at the end, a tree that is not the one that was signed,
-//! and intents without a receipt.
+//! nobody signed, entries that are missing, out of order or cut off at the end, a body that was cut out though the head says
+//! that it is kept, a tree that is not the one that was signed, and intents without a receipt.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +46,10 @@ pub struct Report {
     pub intents: u64,
     /// Intents without a receipt yet, by the head's own count.
     pub open: u64,
-    /// Entries that retention has let go: their place is proved, their content is not there to be checked.
+    /// Entries whose bodies retention has dropped: their place is proved, their content is not there to be checked.
     pub gone: u64,
+    /// The first entry whose body is kept, by the head: none from here on may be missing.
+    pub kept_from: u64,
     /// Amendments.
     pub amendments: u64,
     /// Signed heads that the log was compared with.
@@ -159,6 +161,10 @@ pub struct Checker {
     open: BTreeMap<ActionId, u64>,
     /// Heads to come, by the size that they speak of.
     heads: BTreeMap<u64, LogHead>,
+    /// The head that everything is checked against.
+    head: LogHead,
+    /// What the heads so far say is kept.
+    kept_from: u64,
     /// How far the log is known to be what was signed.
     sure: u64,
     /// The tree can no longer come out right; said once.
@@ -167,8 +173,9 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// A check that begins behind these entries, with keys that were told beforehand.
-    pub fn new(before: Frontier, keys: &[KeyEntry]) -> Self {
+    /// A check that begins behind these entries, with keys that were told beforehand; at its end, the log must be as the head
+    /// says.
+    pub fn new(before: Frontier, keys: &[KeyEntry], head: LogHead) -> Self {
         let mut checker = Checker {
             sure: before.size(),
             report: Report {
@@ -181,6 +188,8 @@ impl Checker {
             in_force: 0,
             open: BTreeMap::new(),
             heads: BTreeMap::new(),
+            head,
+            kept_from: 0,
             broken: false,
         };
         if checker.report.from > 0 {
@@ -203,6 +212,21 @@ impl Checker {
         if self.heads.len() < HEADS_MAX && head.size > self.tree.size() {
             self.heads.insert(head.size, head);
         }
+    }
+
+    /// A head that somebody has kept, which speaks of no fewer entries than the check begins behind: the log must begin with
+    /// what it speaks of.
+    pub fn known(&mut self, head: LogHead) {
+        let size = head.size;
+        self.heads.insert(size, head);
+        if size == self.tree.size() {
+            self.compare();
+        }
+    }
+
+    /// A newer head of the same log takes the place of the one that everything is checked against.
+    pub fn renew(&mut self, head: LogHead) {
+        self.head = head;
     }
 
     /// Something that cannot even be read as an entry, behind these entries that are still to come.
@@ -247,7 +271,16 @@ impl Checker {
         }
         match looked {
             Looked::Gone => {
-                self.report.gone += 1;
+                let kept_from = self.head.kept_from;
+                if line.index < kept_from {
+                    self.report.gone += 1;
+                } else {
+                    let what = format!(
+                        "entry {} has no body, and the head says that bodies are kept from entry {kept_from} on: it was cut out",
+                        line.index
+                    );
+                    self.find(at, what);
+                }
                 self.take_told();
                 // What was let go may be the receipt of any intent before it.
                 self.open.clear();
@@ -342,6 +375,14 @@ impl Checker {
         if let Err(why) = self.chain.head(&head) {
             self.find(None, format!("the head of {size} entries: {why}"));
         }
+        if !(self.kept_from..=size).contains(&head.kept_from) {
+            let what = format!(
+                "the head of {size} entries says that bodies are kept from entry {} on; after the heads before it, that can be {} to {size}",
+                head.kept_from, self.kept_from
+            );
+            self.find(None, what);
+        }
+        self.kept_from = self.kept_from.max(head.kept_from);
         if self.tree.root() == head.root {
             self.sure = size;
         } else if !self.broken {
@@ -356,13 +397,13 @@ impl Checker {
         }
     }
 
-    /// The end: the log must be as this head says. `trusted` names a key that must be among those that signed.
-    pub fn finish(mut self, head: &LogHead, trusted: Option<&str>) -> Report {
+    /// The end: the log must be as the head says. `trusted` names a key that must be among those that signed.
+    pub fn finish(mut self, trusted: Option<&str>) -> Report {
         let size = self.tree.size();
+        let head = self.head.clone();
         if head.size == size {
             // Anything else that speaks of this size was compared when it was reached.
-            self.heads.insert(size, head.clone());
-            self.compare();
+            self.known(head.clone());
         } else if head.size > size {
             let last = head.size - 1;
             let what = format!(
@@ -380,7 +421,7 @@ impl Checker {
             );
             self.find(Some(self.tree.size()), what);
         }
-        self.complete(head);
+        self.complete(&head);
         if let Some(trusted) = trusted
             && !self.chain.has(trusted)
         {
@@ -390,6 +431,7 @@ impl Checker {
         report.ok = report.findings_total == 0;
         report.size = size;
         report.root = Some(self.tree.root());
+        report.kept_from = head.kept_from;
         report.open = self.open.len() as u64;
         report.keys = self.chain.0.into_iter().map(|(id, _)| id).collect();
         report

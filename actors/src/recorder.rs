@@ -267,7 +267,12 @@ impl Recorder {
         let mut pause = self.parts.settings.backoff_first;
         for _ in 1..self.parts.settings.commit_tries {
             match self.parts.store.commit(completion.clone()).await {
-                Err(StoreError::Unavailable { .. } | StoreError::Overloaded { .. } | StoreError::Full) => {}
+                Err(
+                    StoreError::Unavailable { .. }
+                    | StoreError::Overloaded { .. }
+                    | StoreError::Full
+                    | StoreError::ReadOnly,
+                ) => {}
                 answer => return answer.map(|_| ()),
             }
             on_trouble();

@@ -45,7 +45,7 @@ pub(crate) async fn seize<S>(parts: &Parts, action: &Action<S>) -> Result<Seized
     let claim = Claim {
         action_id: action.ticket.action_id.clone(),
         action_digest: action.ticket.digest,
-        space: action.request.space_id.clone(),
+        asker: action.asker(),
         key: None,
         params_digest: parts.identity.keyed(&action.request.params_digest()),
         intent: intent.to_bytes(),

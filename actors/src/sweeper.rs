@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Retained, StoreError, Turn};
+use effectd_bus::{Retained, StoreError};
 use effectd_contracts::Monotonic;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::task::{JoinError, JoinHandle};
@@ -112,9 +112,7 @@ impl Sweeper {
         let is_due = retaining.last.is_none_or(|last| now.since(last) >= RETAIN_EVERY);
         if retaining.turn.is_none() && is_due {
             let parts = self.parts.clone();
-            // Reads and syncs: not on a worker that others need.
-            let turn = move || retention::turn(&parts, Turn::LetGo);
-            retaining.turn = Some(tokio::task::spawn_blocking(turn));
+            retaining.turn = Some(tokio::spawn(async move { retention::let_go(&parts).await }));
         }
     }
 

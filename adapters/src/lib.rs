@@ -27,7 +27,7 @@ pub mod sqlite;
 pub use beside::Beside;
 pub use spacepath::{Base, PathInvalid, SpacePath};
 pub use tool::{Tool, answer};
-pub use workspace::{FileProblem, Look, Workspace, open_cached};
+pub use workspace::{FileProblem, Look, Workspace, is_local};
 
 use effectd_contracts::json;
 use effectd_contracts::{Code, Failure, Phase, ToolCall, ToolReply};

@@ -49,7 +49,7 @@ pub(crate) fn touch(path: &SpacePath) -> Option<Touch> {
 
 /// The schema of a path.
 pub(crate) fn path_schema() -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX, "x-public": true })
+    json!({ "type": "string", "minLength": 1, "maxLength": PATH_BYTES_MAX, "x-public": true, "x-resource": true })
 }
 
 /// The schema of the space, which every request names.

@@ -5,12 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use effectd_bus::{
-    Admission, Admitted, Claim, Completion, Fence, GroupName, LocalStore, NewBody, NewEvent, NewReceipt,
-    Store, TopicName, Wait,
+    Admission, Admitted, Asker, Claim, Completion, Fence, GroupName, LocalStore, NewBody, NewEvent,
+    NewReceipt, Store, TopicName, Wait,
 };
-use effectd_contracts::{
-    ActionId, Digest, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId,
-};
+use effectd_contracts::{ActionId, Digest, IdempotencyKey, ReceiptId, Status, Timestamp, ToolId};
 
 use serde_json::json;
 
@@ -23,7 +21,11 @@ fn claim(id: &str) -> Claim {
     Claim {
         action_id: ActionId::new(id).unwrap(),
         action_digest: Digest::of(id.as_bytes()),
-        space: SpaceId::new("shared:bench").unwrap(),
+        asker: Asker {
+            space: "shared:bench".parse().unwrap(),
+            subject: "agent://bench".parse().unwrap(),
+            principal: "user://bench".parse().unwrap(),
+        },
         key: Some(IdempotencyKey::new(id).unwrap()),
         params_digest: Digest::of(id.as_bytes()),
         intent: vec![b'i'; 256],
@@ -58,8 +60,8 @@ fn completion(id: &str, admitted: Admitted) -> Completion {
         action_id: claim.action_id,
         action_digest: claim.action_digest,
         tool_id: ToolId::new("files.write_text").unwrap(),
-        subject_id: SubjectId::new("agent://bench").unwrap(),
-        space_id: claim.space,
+        subject_id: claim.asker.subject,
+        space_id: claim.asker.space,
         status: Status::Ok,
         key: claim.key,
         params_digest: claim.params_digest,
@@ -255,7 +257,7 @@ pub(crate) fn lookups(scratch: &Path) {
         let begun = Instant::now();
         store
             .lookup(
-                &claim.space,
+                &claim.asker,
                 claim.key.as_ref().unwrap(),
                 &claim.params_digest,
                 &[],

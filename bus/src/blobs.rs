@@ -13,6 +13,7 @@
 //! more than once only while something is being written or put back. What counts is how long blobs are; a small one takes the
 //! whole block of its slot, as a small file would, and some slots are there before they are needed.
 
+mod check;
 mod known;
 mod pins;
 mod sealed;
@@ -36,6 +37,7 @@ use nix::sys::time::TimeSpec;
 use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
+pub use check::{BlobsCheck, BlobsChecked};
 use known::{Known, Place, settle, settle_those};
 pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
@@ -334,8 +336,7 @@ impl Blobs {
     }
 
     fn folder(&self, shelf: Shelf, space: &SpaceId) -> PathBuf {
-        let space = Digest::of(space.as_str().as_bytes()).hex();
-        self.root.join(shelf.folder()).join(&space[..32])
+        self.root.join(shelf.folder()).join(folder_of(space))
     }
 
     /// What lies on a shelf, if there is one; unlike [`Blobs::shelf`], this makes none.
@@ -377,6 +378,13 @@ impl Blobs {
         shelves.insert(folder.to_owned(), known.clone());
         Ok(known)
     }
+}
+
+/// The name of a space's folders.
+fn folder_of(space: &SpaceId) -> String {
+    let mut name = Digest::of(space.as_str().as_bytes()).hex();
+    name.truncate(32);
+    name
 }
 
 /// What lies in files of a folder: when it was stored, in nanoseconds since 1970, its name, how long it is, and where. What is

@@ -21,8 +21,8 @@
 use crate::codec::{Malformed, Reader, Span};
 use crate::record::Record;
 
-/// The format of journal, index and keys together. A store of a greater one is not opened.
-pub const FORMAT: u8 = 1;
+/// The format of journal, index and keys together. A store of another one is not opened.
+pub const FORMAT: u8 = 2;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 40;
 const LENGTH_BYTES: usize = 4;

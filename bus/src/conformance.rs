@@ -9,6 +9,7 @@
     reason = "a test suite fails by panicking"
 )]
 
+mod askers;
 mod claims;
 mod families;
 mod groups;
@@ -81,6 +82,7 @@ pub fn cases() -> Vec<Case> {
         topics::CASES,
         groups::CASES,
         claims::CASES,
+        askers::CASES,
         receipts::CASES,
         families::CASES,
         letters::CASES,

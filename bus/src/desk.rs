@@ -46,8 +46,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) receipts: BTreeMap<u64, ReceiptId>,
     /// An operation failed after it had written something: the block must not be kept.
     pub(crate) tainted: bool,
-    /// New work is refused; what ends work already begun is not.
-    pub(crate) full: bool,
+    /// Why new work is refused; what ends work already begun is not.
+    pub(crate) refusal: Option<StoreError>,
 }
 
 impl Desk<'_> {
@@ -94,9 +94,9 @@ impl Desk<'_> {
         self.shared.clock.now()
     }
 
-    /// Refuses new work while there is no room for it.
+    /// Refuses new work while the disk has no room for it or cannot be written.
     pub(crate) fn admit_new_work(&self) -> Result<(), StoreError> {
-        if self.full { Err(StoreError::Full) } else { Ok(()) }
+        self.refusal.clone().map_or(Ok(()), Err)
     }
 
     /// A payload sealed under an epoch that was closed while it waited in the queue could never be opened.

@@ -42,7 +42,7 @@ use crate::limits::{
 use crate::log::Log;
 use crate::table::Base as _;
 use crate::vault::Vault;
-use crate::vault::keyring::{failed, private_dir, sync_dir};
+use crate::vault::keyring::{failed, name, private_dir, sync_dir};
 use index::FileIndex;
 use journal::SledJournal;
 use segments::SegmentJournal;
@@ -51,6 +51,12 @@ pub use journal::Durability;
 
 /// How long a database that was just let go may still be held by its own background threads.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a state directory may still be held by another process: one that was just killed holds its lock until the kernel has
+/// taken all of it down.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// How often the lock is tried meanwhile.
+const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 /// What carries the journal of a store. Chosen when the store is made, and kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -163,11 +169,8 @@ impl Medium for Embedded {
         })
     }
 
-    fn is_full(&self) -> bool {
-        nix::sys::statvfs::statvfs(&self.config.state).is_ok_and(|stat| {
-            let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-            free < self.config.disk_free_bytes_min
-        })
+    fn refusal(&self) -> Option<StoreError> {
+        refusal(&self.config.state, self.config.disk_free_bytes_min)
     }
 
     fn letter_files(&self) -> Option<PathBuf> {
@@ -177,6 +180,18 @@ impl Medium for Embedded {
     fn release(&self) {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+/// Why a store in this directory refuses new work, if it does. What cannot be found out is no reason: the write itself fails then.
+pub fn refusal(state: &Path, disk_free_bytes_min: u64) -> Option<StoreError> {
+    let stat = nix::sys::statvfs::statvfs(state).ok()?;
+    if stat.blocks_available().saturating_mul(stat.fragment_size()) < disk_free_bytes_min {
+        return Some(StoreError::Full);
+    }
+    // Asked by opening a file, since a file system that went read-only after an error need not say so in its flags.
+    let opened = OpenOptions::new().write(true).open(lock_path(state));
+    let read_only = opened.is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem);
+    read_only.then_some(StoreError::ReadOnly)
 }
 
 /// The index, whose log must be there too: it is made from the same journal.
@@ -243,9 +258,13 @@ fn read_failed(path: &Path, error: &std::io::Error) -> StoreError {
     }
 }
 
+fn lock_path(state: &Path) -> PathBuf {
+    state.join("journal").join("lock")
+}
+
 /// Holds the state directory for this process until it is dropped.
 fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
-    let path = state.join("journal").join("lock");
+    let path = lock_path(state);
     let mut options = OpenOptions::new();
     let options = options
         .read(true)
@@ -253,15 +272,23 @@ fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
         .create(true)
         .truncate(false)
         .mode(0o600);
-    let file = options.open(&path).map_err(|error| failed(&path, &error))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        if errno == Errno::EWOULDBLOCK {
-            return StoreError::Locked {
-                path: state.to_owned(),
-            };
+    let mut file = options.open(&path).map_err(|error| failed(&path, &error))?;
+    let end = Instant::now() + LOCK_WAIT;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((unlocked, Errno::EWOULDBLOCK)) if Instant::now() < end => {
+                file = unlocked;
+                std::thread::sleep(LOCK_LOOK);
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                return Err(StoreError::Locked {
+                    path: state.to_owned(),
+                });
+            }
+            Err((_, errno)) => return Err(failed(&path, &errno.into())),
         }
-        failed(&path, &std::io::Error::from(errno))
-    })
+    }
 }
 
 /// Reads or, in an empty directory, writes the store's format.
@@ -271,12 +298,12 @@ fn check_format(journal: &Path) -> Result<(), StoreError> {
         Ok(bytes) => {
             let text = std::str::from_utf8(&bytes).unwrap_or_default();
             let found = text.trim_end().parse().map_err(|_| StoreError::Damaged {
-                what: format!("{} does not hold a format number", path.display()),
+                what: format!("{} does not hold a format number", name(&path)),
                 advice: ADVICE,
             })?;
             let known = u32::from(FORMAT);
-            if found > known {
-                Err(StoreError::Newer { found, known })
+            if found != known {
+                Err(StoreError::Format { found, known })
             } else {
                 Ok(())
             }
@@ -289,7 +316,7 @@ fn check_format(journal: &Path) -> Result<(), StoreError> {
             write_format(&path)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Damaged {
-            what: format!("{} is missing beside a journal", path.display()),
+            what: format!("{} is missing beside a journal", name(&path)),
             advice: ADVICE,
         }),
         Err(error) => Err(failed(&path, &error)),

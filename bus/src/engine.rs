@@ -44,8 +44,8 @@ pub(crate) use recover::{damaged, rebuilt};
 /// Opens what a local store lies in. Called once at start, and again after every error of the disk.
 pub(crate) trait Medium: Send + Sync {
     fn open(&self) -> Result<Opened, StoreError>;
-    /// Whether new work must be refused for want of space.
-    fn is_full(&self) -> bool;
+    /// Why new work is refused now, if it is.
+    fn refusal(&self) -> Option<StoreError>;
     /// Where dead letters are to be found as files, if anywhere.
     fn letter_files(&self) -> Option<PathBuf>;
     /// Lets others open it; nothing of it is open here any more.
@@ -112,6 +112,8 @@ pub(crate) struct Shared {
     pub(crate) meters: Meters,
     pub(crate) medium: Box<dyn Medium>,
     pub(crate) queue: Queue,
+    /// What the writer last judged about new work.
+    refusal: Mutex<Option<StoreError>>,
     served: RwLock<Arc<Served>>,
     signals: Mutex<HashMap<TopicName, Arc<Signal>>>,
     /// Raised when there may be something for a group.
@@ -147,6 +149,25 @@ impl Shared {
 
     fn group_signals(&self) -> MutexGuard<'_, HashMap<(TopicName, GroupName), Arc<Signal>>> {
         self.group_signals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the medium whether new work is taken, and keeps the answer for [`Shared::refusal`].
+    pub(crate) fn judge(&self) -> Option<StoreError> {
+        let refusal = self.medium.refusal();
+        let mut kept = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone_from(&refusal);
+        refusal
+    }
+
+    /// Why new work is refused: nothing is open, or what the writer last judged.
+    fn refusal(&self) -> Option<StoreError> {
+        let judged = || {
+            self.refusal
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone()
+        };
+        self.served().dead.clone().or_else(judged)
     }
 
     /// Shows how many dead letters and open claims there are.
@@ -209,6 +230,7 @@ impl LocalStore {
             meters: Meters::new(),
             medium,
             queue: Queue::default(),
+            refusal: Mutex::default(),
             served: RwLock::new(Arc::new(recovered.served)),
             signals: Mutex::default(),
             group_signals: Mutex::default(),

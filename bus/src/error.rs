@@ -7,6 +7,9 @@ use effectd_contracts::{ActionId, IdInvalid, ReceiptId};
 use crate::names::TopicName;
 
 /// Why the Store did not do what it was asked. Nothing of a refused operation is stored.
+///
+/// Callers at the door see these words, so they name no path of the state, except [`StoreError::Locked`], which only opening
+/// can answer. Where an error of the disk arises, the log has the path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The queue in front of the writer, or a group's window, is full.
@@ -76,6 +79,9 @@ pub enum StoreError {
     /// The state directory has no room for new work; work already begun can still be recorded.
     #[error("the disk that holds the state is full: free some space; the store recovers by itself")]
     Full,
+    /// The state directory cannot be written.
+    #[error("the disk that holds the state is read-only: make it writable; the store recovers by itself")]
+    ReadOnly,
     /// The last write failed and the store is being reopened. Whether that write happened is not known: ask again by id.
     #[error("the store is not available: {reason}")]
     Unavailable {
@@ -91,12 +97,12 @@ pub enum StoreError {
         /// Which directory.
         path: PathBuf,
     },
-    /// The state was written by a newer version.
-    #[error("the store has format {found}, this version reads up to {known}: use the newer effectd")]
-    Newer {
+    /// The state was written by a version with another format.
+    #[error("the store has format {found}, this version reads format {known}: use the effectd that wrote it")]
+    Format {
         /// The format on disk.
         found: u32,
-        /// The newest format known here.
+        /// The format known here.
         known: u32,
     },
     /// What is on disk is not what was written.
@@ -121,7 +127,10 @@ impl StoreError {
     /// Whether the same call may succeed later without anyone changing it.
     pub fn may_retry(&self) -> bool {
         match self {
-            StoreError::Overloaded { .. } | StoreError::Full | StoreError::Unavailable { .. } => true,
+            StoreError::Overloaded { .. }
+            | StoreError::Full
+            | StoreError::ReadOnly
+            | StoreError::Unavailable { .. } => true,
             StoreError::TooLarge { .. }
             | StoreError::Invalid(_)
             | StoreError::NotFound { .. }
@@ -133,7 +142,7 @@ impl StoreError {
             | StoreError::VersionMismatch { .. }
             | StoreError::Closed
             | StoreError::Locked { .. }
-            | StoreError::Newer { .. }
+            | StoreError::Format { .. }
             | StoreError::Damaged { .. }
             | StoreError::Keys { .. } => false,
         }

@@ -53,9 +53,9 @@ pub struct OpenClaim {
     pub action_id: ActionId,
     /// Digest of the whole request.
     pub action_digest: Digest,
-    /// Where its key is unique.
+    /// In which space.
     pub space: SpaceId,
-    /// Hash of space and key.
+    /// Hash of asker and key.
     pub key: Option<Hash16>,
     /// Digest of the parameters.
     pub params_digest: Digest,

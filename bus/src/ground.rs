@@ -144,7 +144,7 @@ fn outlives(fold: &Fold, index: &Layer, key: &[u8], cell: &Cell) -> bool {
     }
     match key.first() {
         // Events, receipts, entries of the log, and what leads to them.
-        Some(b'e' | b'i' | b'O' | b'L' | b'R' | b'A' | b'K' | b'r' | b'b') => false,
+        Some(b'e' | b'i' | b'O' | b'L' | b'R' | b'A' | b'K' | b'b') => false,
         Some(b'x') => {
             let Some(bucket) = key.last_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes)) else {
                 return true;

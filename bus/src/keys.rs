@@ -7,9 +7,8 @@
 //! | `O` ordinal | a run: where this receipt and those after it in the same block lie |
 //! | `R` hash of receipt id | its ordinal, and the hash of its body |
 //! | `A` hash of action id | the ordinal that it resolves to, and the digest of its request |
-//! | `K` hash of space and key | the ordinal that satisfies it, and the digest of its parameters |
-//! | `r` hash of resource | the key that the last effect on it satisfied |
-//! | `b` hash of resource | after which receipts and claims all beneath it was last disturbed |
+//! | `K` hash of asker and key | the ordinal that satisfies it, and the digest of its parameters |
+//! | `b` hash of resource | after which receipts and claims it was last changed, or all beneath it was last disturbed |
 //! | `x` dimension, hash of value, bucket | which of 256 ordinals have this value |
 //! | `D` letter | where the dead letter lies |
 //! | `L` place in the log | a run: where this entry of the log and those after it in the same block lie |
@@ -21,6 +20,7 @@ use effectd_contracts::{Digest, EventId, IdempotencyKey, SpaceId, Status};
 use crate::codec::{Hash16, Malformed, Place, Reader, Span, put_i64, put_str, put_u64};
 use crate::names::{FamilyName, TopicName};
 use crate::record::Payload;
+use crate::types::claims::Asker;
 
 /// What receipts and letters are listed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,19 +117,24 @@ pub fn action(hash: Hash16) -> Vec<u8> {
     hashed(b'A', hash)
 }
 
-/// The hash that an idempotency key of a space is known by.
+/// The hash that receipts with an idempotency key of a space are listed by.
 pub fn key_hash(space: &SpaceId, key: &IdempotencyKey) -> Hash16 {
     Hash16::of(&[space.as_str().as_bytes(), key.as_str().as_bytes()])
 }
 
-/// Key of an idempotency key's receipt.
-pub fn key(hash: Hash16) -> Vec<u8> {
-    hashed(b'K', hash)
+/// The hash that an asker's idempotency key is claimed and found by.
+pub fn asked_hash(asker: &Asker, key: &IdempotencyKey) -> Hash16 {
+    Hash16::of(&[
+        asker.space.as_str().as_bytes(),
+        asker.subject.as_str().as_bytes(),
+        asker.principal.as_str().as_bytes(),
+        key.as_str().as_bytes(),
+    ])
 }
 
-/// Key of a resource's last effect.
-pub fn resource(hash: Hash16) -> Vec<u8> {
-    hashed(b'r', hash)
+/// Key of the receipt of an asker's idempotency key.
+pub fn key(hash: Hash16) -> Vec<u8> {
+    hashed(b'K', hash)
 }
 
 /// Key of when all beneath a resource was last disturbed.
@@ -206,13 +211,6 @@ pub fn read_event_value(bytes: &[u8]) -> Result<(u64, bool), Malformed> {
     let mut reader = Reader::new(bytes, 0);
     let offset = reader.u64()?;
     Ok((offset, reader.end().is_err()))
-}
-
-/// The last effect on a resource: the key that it satisfied, and its receipt.
-pub fn resource_value(key: Hash16, ordinal: u64) -> Vec<u8> {
-    let mut out = key.0.to_vec();
-    put_u64(&mut out, ordinal);
-    out
 }
 
 /// When all beneath a resource was last disturbed.

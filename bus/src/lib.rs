@@ -46,7 +46,7 @@ pub mod stats;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs, Pins, Shelf, Storing};
+pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs, BlobsCheck, BlobsChecked, Pins, Shelf, Storing};
 pub use embedded::EmbeddedConfig;
 pub use engine::LocalStore;
 pub use error::StoreError;
@@ -54,7 +54,9 @@ pub use names::{FamilyName, GroupName, ResourceName, TopicName};
 pub use stats::Stats;
 pub use store::Store;
 pub use tail::Tail;
-pub use types::claims::{Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, Lookup, OpenIntent};
+pub use types::claims::{
+    Admission, Admitted, Asker, Claim, ClaimAnswer, ConflictOf, Fence, Lookup, OpenIntent,
+};
 pub use types::events::{Body, EventPage, NewBody, NewEvent, Published, StoredEvent};
 pub use types::families::{Change, Changed, Entry, EntryChange, EntryPage, Expect, Swap};
 pub use types::groups::{

@@ -16,7 +16,7 @@ use effectd_contracts::{Digest, IntentEntry, LogEntry};
 use crate::error::StoreError;
 use crate::journal::ADVICE;
 use crate::record::{ClaimRecord, Record};
-use crate::vault::keyring::{failed, private_dir, sync_dir};
+use crate::vault::keyring::{failed, name, private_dir, sync_dir};
 
 /// A file of a level holds every eighth level of the tree.
 const LEVEL_BITS: u32 = 8;
@@ -325,7 +325,7 @@ impl Files {
 
     fn read(&self, level: u32, first: u64, count: u64) -> Result<Vec<Digest>, StoreError> {
         let missing = || StoreError::Damaged {
-            what: format!("{} ends too early", self.path(level).display()),
+            what: format!("{} ends too early", name(&self.path(level))),
             advice: ADVICE,
         };
         let file = self.file(level, false)?.ok_or_else(missing)?;

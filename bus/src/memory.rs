@@ -39,8 +39,8 @@ impl Medium for MemoryDisk {
         })
     }
 
-    fn is_full(&self) -> bool {
-        false
+    fn refusal(&self) -> Option<StoreError> {
+        None
     }
 
     fn letter_files(&self) -> Option<PathBuf> {

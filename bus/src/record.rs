@@ -167,7 +167,7 @@ pub enum Record {
         /// The letter.
         letter: LetterRecord,
     },
-    /// All that lies beneath these resources is not what earlier receipts say.
+    /// These resources, or all that lies beneath them, are not what earlier receipts say.
     Disturbed {
         /// Receipts before this one are meant.
         ordinal: u64,
@@ -286,9 +286,9 @@ pub struct ClaimRecord {
     pub action_id: ActionId,
     /// Digest of the whole request.
     pub action_digest: Digest,
-    /// Where the key is unique.
+    /// In which space.
     pub space: SpaceId,
-    /// Hash of space and key.
+    /// Hash of asker and key.
     pub key: Option<Hash16>,
     /// Digest of the parameters.
     pub params_digest: Digest,
@@ -319,16 +319,12 @@ pub struct ReceiptRecord {
     pub space_id: SpaceId,
     /// How it ended.
     pub status: Status,
-    /// Hash of space and key.
+    /// Hash of space and key, by which it is listed.
     pub key: Option<Hash16>,
     /// Digest of the parameters.
     pub params_digest: Digest,
     /// When it ended, in milliseconds since 1970.
     pub time_ms: i64,
-    /// Keys that are open again.
-    pub retired: Vec<Hash16>,
-    /// Resources that a later effect on retires this one's key by.
-    pub resources: Vec<Hash16>,
     /// Hash of the body, by which a repeated commit is known.
     pub body_hash: Hash16,
     /// Canonical JSON.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use effectd_contracts::merkle::Frontier;
-use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
+use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, Timestamp};
 
 use crate::error::StoreError;
 use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
 use crate::stats::Stats;
-use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
+use crate::types::claims::{Admission, Admitted, Asker, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
 use crate::types::events::{EventPage, NewEvent, Published};
 use crate::types::families::{Change, Changed, Entry, EntryPage};
 use crate::types::groups::{GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement};
@@ -37,9 +37,9 @@ use crate::watch::Watch;
 /// 6. **One receipt per action.** `commit` is idempotent by receipt id, and refuses a second receipt, other content
 ///    under a used id, and an old fence. No event of a completion exists without its receipt. Only `requeue` of its dead
 ///    letter opens an action again; the failing receipt stays, under its own id.
-/// 7. **One winner per key.** Of all claims on one key in one space, one is granted at a time, and none after an `ok`
-///    receipt with the same parameters, until a later effect on the same resource, or one that disturbs all beneath something
-///    that the resource lies in, retires the key.
+/// 7. **One winner per key of an asker.** Of all claims of one asker on one key, one is granted at a time, and none after an
+///    `ok` receipt with the same parameters, until a later effect of anybody on the same resource, or one that disturbs all
+///    beneath something that the resource lies in, retires the key. Claims of other askers do not count.
 /// 8. **Nothing sensitive in clear.** Sealed bodies, intents, details and payloads reach the disk only encrypted.
 /// 9. **One log.** Every intent, receipt and note is an entry of the log, from the same block on and in the same order for
 ///    ever. Its root follows from the entries alone, and proofs about them hold after anything is let go.
@@ -114,10 +114,10 @@ pub trait Store: Send + Sync {
     /// Asks for the right to carry out an action, and writes down what is about to happen.
     fn claim(&self, claim: Claim) -> Wait<ClaimAnswer>;
 
-    /// What is known of a key, without claiming it: asked before a human is. The resources are those that a claim would name.
+    /// What is known of an asker's key, without claiming it: asked before a human is. The resources are those that a claim would name.
     fn lookup(
         &self,
-        space: &SpaceId,
+        asker: &Asker,
         key: &IdempotencyKey,
         params_digest: &Digest,
         resources: &[ResourceName],
@@ -232,8 +232,18 @@ pub trait Store: Send + Sync {
 
     /// One turn of letting go of what is kept no longer; its work is bounded, and [`Retained::more`] says whether to ask
     /// again. Blocks the calling thread, for moments only. Nobody sees what has expired from then on; readers and groups
-    /// that ask for it are told where their topic begins now ([`StoreError::Dropped`]).
+    /// that ask for it are told where their topic begins now ([`StoreError::Dropped`]). The journal is as long as before:
+    /// [`LogStanding::kept_from`] says which bodies of the log may go, and a head that says so is to be signed before
+    /// [`Store::shorten`].
     fn retain(&self, retention: &Retention, turn: Turn) -> Result<Retained, StoreError>;
+
+    /// Drops the oldest blocks of the journal in which nothing is kept; bounded, and blocks, as [`Store::retain`] does. Entries
+    /// of the log from `log_before` on keep their bodies: it is what the last signed head says.
+    fn shorten(&self, log_before: u64) -> Result<Retained, StoreError>;
+
+    /// Why new work is refused, as the writer judged it with the last operation that it took; `None` if it is taken. Whoever
+    /// wants to know how it is now asks for [`Store::groups`] first.
+    fn refusal(&self) -> Option<StoreError>;
 
     /// What the Store has done and has to do.
     fn stats(&self) -> Stats;

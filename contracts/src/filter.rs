@@ -5,7 +5,7 @@
 //! condition round. Values with blanks or commas are put in double quotes.
 
 use crate::clock::Timestamp;
-use crate::ids::{SpaceId, SubjectId, ToolId};
+use crate::ids::{ActionId, SpaceId, SubjectId, ToolId};
 use crate::limits::{FILTER_BYTES_MAX, FILTER_TERMS_MAX};
 use crate::receipt::{Receipt, Status};
 
@@ -145,6 +145,24 @@ impl Filter {
             not,
             patterns,
         });
+        Ok(())
+    }
+
+    /// Lets each action id that is named in full also stand for the action that `resolve` answers: a repeat is answered with
+    /// the receipt of the action before it.
+    pub fn resolve_actions<E>(
+        &mut self,
+        resolve: impl Fn(&ActionId) -> Result<Option<ActionId>, E>,
+    ) -> Result<(), E> {
+        for term in self.terms.iter_mut().filter(|term| term.field == Field::Action) {
+            let named = term
+                .patterns
+                .iter()
+                .filter_map(|text| ActionId::new(text.as_str()).ok());
+            let resolved = named.map(|id| resolve(&id)).collect::<Result<Vec<_>, E>>()?;
+            term.patterns
+                .extend(resolved.into_iter().flatten().map(|id| id.to_string()));
+        }
         Ok(())
     }
 
@@ -324,6 +342,21 @@ mod tests {
 
     fn parse(text: &str) -> Filter {
         Filter::parse(text, now()).unwrap()
+    }
+
+    #[test]
+    fn an_action_is_found_by_the_receipt_that_it_resolves_to() {
+        let receipt = receipt();
+        let resolved = |text: &str| {
+            let mut filter = parse(text);
+            let known =
+                |id: &ActionId| Ok::<_, ()>((id.as_str() == "repeat").then(|| receipt.action_id.clone()));
+            filter.resolve_actions(known).unwrap();
+            filter.matches(&receipt)
+        };
+        assert!(resolved("action:repeat") && resolved("action:other,repeat status:ok"));
+        assert!(!resolved("-action:repeat") && !resolved("action:rep*") && !resolved("tool:repeat"));
+        assert_eq!(parse("action:x").resolve_actions(|_| Err("no")), Err("no"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Identifiers as types, so that a subject is never passed where a space is meant.
 //!
-//! All of them are short printable text. Control characters and surrounding blanks are refused at the edge, since ids
-//! end up in log lines, index keys and terminals.
+//! All of them are short printable text. Characters that are not seen or that turn a line round, and surrounding blanks,
+//! are refused at the edge, since ids end up in log lines, index keys and terminals.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
+use crate::text::is_unprintable;
 
 /// An identifier that breaks the rules all identifiers share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,8 +31,10 @@ pub enum IdInvalid {
         /// How long it may be.
         max: usize,
     },
-    /// A control character, or a blank at either end.
-    #[error("{kind} must be printable text without surrounding blanks")]
+    /// A character that is not seen, or a blank at either end.
+    #[error(
+        "{kind} must be printable text without surrounding blanks, control characters, invisible characters or marks of direction"
+    )]
     NotPrintable {
         /// Which kind of identifier.
         kind: &'static str,
@@ -50,7 +53,7 @@ fn check(kind: &'static str, text: &str, max: usize) -> Result<(), IdInvalid> {
         });
     }
     let blank_end = text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace);
-    if blank_end || text.chars().any(char::is_control) {
+    if blank_end || text.chars().any(is_unprintable) {
         return Err(IdInvalid::NotPrintable { kind });
     }
     Ok(())
@@ -237,6 +240,14 @@ mod tests {
             ActionId::new("a\u{1b}[2J"),
             Err(IdInvalid::NotPrintable { kind: "action_id" })
         );
+        for hidden in [
+            '\u{202e}', '\u{200b}', '\u{2028}', '\u{feff}', '\u{e000}', '\u{ffff}',
+        ] {
+            assert_eq!(
+                SubjectId::new(format!("agent://a{hidden}b")),
+                Err(IdInvalid::NotPrintable { kind: "subject_id" })
+            );
+        }
         let long = "x".repeat(ID_BYTES_MAX + 1);
         let error = IdInvalid::TooLong {
             kind: "action_id",

@@ -38,6 +38,34 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, J
 
 /// Reads any value from bytes that come from outside.
 pub fn parse_value(bytes: &[u8], bytes_max: usize) -> Result<Value, JsonInvalid> {
+    read(bytes, bytes_max, REQUEST)
+}
+
+/// Reads a `T` from a log: a line of a bundle, a head, a proof.
+pub fn parse_of_log<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
+    let value = read(bytes, bytes_max, LOG)?;
+    serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
+}
+
+/// What a document may hold.
+#[derive(Clone, Copy)]
+struct Bounds {
+    depth_max: usize,
+    nodes_max: usize,
+}
+
+const REQUEST: Bounds = Bounds {
+    depth_max: JSON_DEPTH_MAX,
+    nodes_max: JSON_NODES_MAX,
+};
+
+/// A receipt holds values of the request and of the reply, and lies a level or two deeper in its line or proof.
+const LOG: Bounds = Bounds {
+    depth_max: JSON_DEPTH_MAX + 8,
+    nodes_max: 4 * JSON_NODES_MAX,
+};
+
+fn read(bytes: &[u8], bytes_max: usize, bounds: Bounds) -> Result<Value, JsonInvalid> {
     if bytes.len() > bytes_max {
         return Err(JsonInvalid::TooLarge {
             bytes: bytes.len(),
@@ -47,6 +75,7 @@ pub fn parse_value(bytes: &[u8], bytes_max: usize) -> Result<Value, JsonInvalid>
     let mut nodes = 0;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let strict = Strict {
+        bounds,
         depth: 0,
         nodes: &mut nodes,
     };
@@ -57,6 +86,7 @@ pub fn parse_value(bytes: &[u8], bytes_max: usize) -> Result<Value, JsonInvalid>
 
 /// Reads one value and everything in it, keeping count.
 struct Strict<'a> {
+    bounds: Bounds,
     depth: usize,
     nodes: &'a mut usize,
 }
@@ -64,6 +94,7 @@ struct Strict<'a> {
 impl Strict<'_> {
     fn deeper(&mut self) -> Strict<'_> {
         Strict {
+            bounds: self.bounds,
             depth: self.depth + 1,
             nodes: self.nodes,
         }
@@ -75,13 +106,12 @@ impl<'de> DeserializeSeed<'de> for Strict<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         *self.nodes += 1;
-        if *self.nodes > JSON_NODES_MAX {
-            return Err(D::Error::custom(format!("more than {JSON_NODES_MAX} values")));
+        let Bounds { depth_max, nodes_max } = self.bounds;
+        if *self.nodes > nodes_max {
+            return Err(D::Error::custom(format!("more than {nodes_max} values")));
         }
-        if self.depth > JSON_DEPTH_MAX {
-            return Err(D::Error::custom(format!(
-                "nested deeper than {JSON_DEPTH_MAX} levels"
-            )));
+        if self.depth > depth_max {
+            return Err(D::Error::custom(format!("nested deeper than {depth_max} levels")));
         }
         deserializer.deserialize_any(self)
     }
@@ -165,6 +195,13 @@ mod tests {
     fn duplicate_names_are_refused_at_any_depth() {
         assert!(refusal(r#"{"a":1,"a":2}"#).contains("appears twice"));
         assert!(refusal(r#"{"p":[{"path":"x","path":"y"}]}"#).contains("\"path\" appears twice"));
+        let nested = parse_of_log::<Value>(br#"{"entry":{"status":"error","status":"ok"}}"#, 100);
+        assert!(
+            nested
+                .unwrap_err()
+                .to_string()
+                .contains("\"status\" appears twice")
+        );
     }
 
     #[test]

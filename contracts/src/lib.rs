@@ -13,6 +13,7 @@ pub mod digest;
 pub mod ids;
 pub mod json;
 pub mod merkle;
+pub mod text;
 pub mod trace;
 
 pub mod effects;
@@ -64,7 +65,8 @@ pub use outcome::{
 pub use preview::{Predicted, PreviewRecord, PreviewVerdict, Rehearsal, Rehearsed};
 pub use receipt::{
     Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation, Receipt,
-    Reward, RewardComponents, RewardInputs, RewardWeights, Signature, Status, Timing,
+    Redaction, RedactionKind, Reward, RewardComponents, RewardInputs, RewardWeights, Signature, Status,
+    Timing,
 };
 pub use request::{
     ActionRequest, Candidate, Contract, Origin, PolicyCtx, Qos, Rationale, Scope, Verification,

@@ -87,6 +87,9 @@ pub struct LogHead {
     pub root: Digest,
     /// How many intents have no receipt yet.
     pub open: u64,
+    /// The first entry whose body is kept. Retention may have dropped the bodies before it, and no others. Later heads never
+    /// say less.
+    pub kept_from: u64,
     /// By the key in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
@@ -133,7 +136,7 @@ pub struct LogLine {
     pub index: u64,
     /// Its hash in the tree: SHA-256 of a zero byte and the entry's canonical JSON.
     pub hash: Digest,
-    /// The entry; left out if retention has let it go.
+    /// The entry; left out if retention has dropped it, which is so only before the `kept_from` of a signed head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<Value>,
 }

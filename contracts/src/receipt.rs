@@ -40,7 +40,8 @@ pub struct Receipt {
     pub status: Status,
     /// Why it did not succeed; null if it did.
     pub error: Option<Failure>,
-    /// Public parameters in clear, the others as keyed digests `hmac_sha256_<name>`.
+    /// Public parameters that fit the tool's schema in clear, the others as keyed digests `hmac_sha256_<name>`; those whose
+    /// name the schema does not know together, as `hmac_sha256_*`.
     pub inputs: Map<String, Value>,
     /// What the tool answered, normalised.
     pub outputs: Map<String, Value>,
@@ -73,6 +74,9 @@ pub struct Receipt {
     /// How the policy came to its verdict, if it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionRecord>,
+    /// What redaction removed from the parameters; the tool saw the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted: Vec<Redaction>,
     /// What a person decided about it, if one was asked or a pre-approval stood in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
@@ -223,6 +227,42 @@ pub struct DecisionRecord {
     /// The facts it was decided by: results of checks, never raw content.
     #[serde(default)]
     pub facts: Value,
+}
+
+/// What redaction removed from one field of the parameters before the tool saw them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Redaction {
+    /// The field, as a JSON pointer into the parameters. `*` stands for a name that the tool's schema does not declare; the
+    /// empty pointer for all fields beyond the number that is recorded one by one.
+    pub field: String,
+    /// What kind of data it was.
+    pub kind: RedactionKind,
+    /// How many were removed.
+    pub count: u32,
+}
+
+/// What kind of personal data was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RedactionKind {
+    /// E-mail addresses.
+    Email,
+    /// Phone numbers.
+    Phone,
+    /// Pictures or descriptions of faces.
+    Face,
+}
+
+impl RedactionKind {
+    /// The wire form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            RedactionKind::Email => "email",
+            RedactionKind::Phone => "phone",
+            RedactionKind::Face => "face",
+        }
+    }
 }
 
 /// One run of the tool.

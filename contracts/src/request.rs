@@ -14,6 +14,7 @@ use crate::limits::{
     CANDIDATES_MAX, ID_BYTES_MAX, RATIONALE_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX,
     TIMEOUT_MS_MAX,
 };
+use crate::text::is_unprintable;
 use crate::trace::{TraceContext, TraceParent, TraceState};
 
 /// One decision of a planner: do this, there, on this subject's behalf.
@@ -249,7 +250,7 @@ impl ActionRequest {
         ];
         for (name, text) in names {
             let Some(text) = text else { continue };
-            if text.is_empty() || text.len() > ID_BYTES_MAX || text.chars().any(char::is_control) {
+            if text.is_empty() || text.len() > ID_BYTES_MAX || text.chars().any(is_unprintable) {
                 let message = format!("{name} must be printable text of 1 to {ID_BYTES_MAX} bytes");
                 return Err(Failure::new(Code::Malformed, Phase::Accept, message));
             }
@@ -294,7 +295,7 @@ impl ActionRequest {
         }
         for candidate in &self.candidates {
             let id = &candidate.id;
-            if id.is_empty() || id.len() > ID_BYTES_MAX || id.chars().any(char::is_control) {
+            if id.is_empty() || id.len() > ID_BYTES_MAX || id.chars().any(is_unprintable) {
                 return wrong(format!(
                     "candidates.id must be printable text of 1 to {ID_BYTES_MAX} bytes"
                 ));

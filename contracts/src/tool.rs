@@ -528,6 +528,24 @@ impl ToolSpec {
         }
     }
 
+    /// Whether a parameter names what the tool works on: its resource, a path by its name, or the space.
+    pub fn names_resource(&self, name: &str) -> bool {
+        let resource = self.resource.as_ref();
+        is_path_name(name)
+            || name == "space_id"
+            || resource.is_some_and(|resource| resource.params().any(|named| named == name))
+    }
+
+    /// Whether the schema of the parameters knows this name. Other names come from the caller, and may be content.
+    pub fn declares_param(&self, name: &str) -> bool {
+        property(&self.params_schema, name).is_some()
+    }
+
+    /// Whether the schema of the result knows this name.
+    pub fn declares_result(&self, name: &str) -> bool {
+        property(&self.result_schema, name).is_some()
+    }
+
     /// Whether a parameter may stand in a receipt in clear.
     pub fn is_public_param(&self, name: &str) -> bool {
         is_public(&self.params_schema, name)
@@ -539,12 +557,18 @@ impl ToolSpec {
     }
 }
 
+/// Whether the name of a parameter says that it is a path: `path`, `to_path`.
+pub fn is_path_name(name: &str) -> bool {
+    name == "path" || name.ends_with("_path")
+}
+
 fn is_public(schema: &Value, name: &str) -> bool {
-    let mark = schema
-        .get("properties")
-        .and_then(|p| p.get(name))
-        .and_then(|field| field.get("x-public"));
+    let mark = property(schema, name).and_then(|field| field.get("x-public"));
     mark == Some(&Value::Bool(true))
+}
+
+fn property<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
+    schema.get("properties")?.get(name)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use effectd_actors::held::look;
 use effectd_actors::limits::OVERLOAD_RETRY;
-use effectd_actors::{Done, Held, Pipeline, StoreError, decisions};
+use effectd_actors::{Decider, Done, Held, Pipeline, StoreError, decisions};
 use effectd_contracts::{ActionId, Code, Failure, Phase, Principal, Topic};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
@@ -71,6 +71,15 @@ impl Desk {
         self.dial.settings()
     }
 
+    /// Whether this peer may decide about what waits for a person, by the policy in force.
+    pub(crate) fn may_decide(&self, peer: &Peer) -> bool {
+        let by = Decider {
+            principal: peer.principal.clone(),
+            operator: peer.operator,
+        };
+        self.pipeline().parts().policy().may_look(&by)
+    }
+
     /// How long a request may wait: as long as it asks for, within the bound.
     pub(crate) fn wait_time(&self, asked_ms: Option<u64>) -> Duration {
         let most = self.settings().wait_time_max;
@@ -122,7 +131,9 @@ impl Desk {
                 return Ok(found);
             }
         }
-        Ok(Found::Unknown)
+        let linked = self.pipeline().linked_receipt_of(action).await;
+        let linked = linked.map_err(|failure| Problem::failed(&failure))?;
+        Ok(linked.map_or(Found::Unknown, |done| seen(done, peer)))
     }
 
     async fn look_for(&self, action: &ActionId, peer: &Peer) -> Result<Option<Found>, Problem> {

@@ -7,6 +7,29 @@ use std::time::Duration;
 pub const CONNECTIONS_MAX: usize = 512;
 /// Connections of one user at one time: a user that opens all it can leaves room for the others.
 pub const CONNECTIONS_PER_USER_MAX: usize = 256;
+/// One connection in so many is kept free of ordinary users, half of these for approvers and all for root and the daemon's user:
+/// whoever fills the door must not keep away those who can act on it.
+/// Fixed: an eighth is enough for people, and nobody wants to be shut out.
+pub const CONNECTIONS_RESERVE_PART: usize = 8;
+/// Connections beyond all others, for health alone: a probe sends one small request and goes.
+/// Fixed: they serve supervisors, not load.
+pub const HEALTH_CONNECTIONS_MAX: usize = 16;
+/// Connections for health of one user at one time: a user that fills the door does not take these as well.
+/// Fixed: a probe needs one.
+pub const HEALTH_CONNECTIONS_PER_USER_MAX: usize = 2;
+/// How long a connection for health may take to ask, and to go after its answer.
+/// Fixed: a probe over a local socket takes milliseconds.
+pub const HEALTH_TIME_MAX: Duration = Duration::from_secs(2);
+/// Bytes that are read and dropped after an answer that came before the end of a request: a client that sends all before it
+/// reads gets its answer, up to some of the largest requests.
+/// Fixed: what is sent beyond it is no mistake.
+pub const LINGER_BYTES_MAX: u64 = 16_777_216;
+/// How long the rest of such a request is read: over a local socket it takes milliseconds.
+/// Fixed: less than a client may take for its headers, so that it wins nobody time.
+pub const LINGER_TIME_MAX: Duration = Duration::from_secs(5);
+/// How often is looked whether the socket's file is there: one look costs a microsecond.
+/// Fixed: nobody wants to wait longer for a door that was removed.
+pub const SOCKET_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Connections that may wait in the kernel to be taken.
 pub const LISTEN_BACKLOG: u32 = 1_024;
 /// Headers of one request: an honest client sends ten.

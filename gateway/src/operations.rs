@@ -11,8 +11,9 @@ use effectd_actors::letters::{self as dead, IfUnknown, Now};
 use effectd_actors::limits::OPEN_TOLD_MAX;
 use effectd_actors::open::open_decisions;
 use effectd_actors::switches::{Restored, Switches};
-use effectd_actors::{Parts, StoreError, Turn, operations, quarantine, retention};
+use effectd_actors::{Parts, StoreError, operations, quarantine, retention};
 use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{KeyEntry, Operation, Principal, ToolId, Topic};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -189,7 +190,7 @@ async fn carry_out(
         }
         Operation::Erase { .. } => Err(elsewhere("/v1/store/erase")),
         Operation::Retain {} => {
-            let told = blocking(&parts, |parts| retention::turn(parts, Turn::LetGo)).await?;
+            let told = retention::let_go(&parts).await?;
             let told = RetainedView::from(told);
             if !told.is_something() {
                 return Ok(unchanged("nothing is kept too long"));
@@ -199,10 +200,14 @@ async fn carry_out(
     }
 }
 
-/// What the receipt of a change of the policy tells; nothing if it is the same policy.
-pub fn policy_told(before: &str, after: &str) -> Option<Map<String, Value>> {
-    let told = json!({ "policy_before": before, "policy_after": after });
-    told.as_object().filter(|_| before != after).cloned()
+/// What the receipt of a change of the policy tells; nothing if it is the same policy with the same roots.
+pub fn policy_told(before: &str, after: &crate::views::PolicyView) -> Option<Map<String, Value>> {
+    let mut told = json!({ "policy_before": before, "policy_after": after.digest });
+    if !after.roots.is_empty() {
+        told["roots"] = json!(after.roots);
+    }
+    let changed = before != after.digest || !after.roots.is_empty();
+    told.as_object().filter(|_| changed).cloned()
 }
 
 /// What the receipt of a change of the key tells.
@@ -287,7 +292,7 @@ fn settle(parts: &Parts, number: u64, done: bool) -> Result<Came, StoreError> {
 /// One turn of letting go of what is kept no longer, on record if anything went.
 pub async fn retain(parts: Arc<Parts>, by: Principal) -> Result<RetainedView, StoreError> {
     let work = async {
-        let told = blocking(&parts, |parts| retention::turn(parts, Turn::LetGo)).await?;
+        let told = retention::let_go(&parts).await?;
         let view = RetainedView::from(told);
         let told = serde_json::to_value(&view).unwrap_or_default();
         let told = told.as_object().filter(|_| view.is_something()).cloned();
@@ -436,7 +441,7 @@ pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, Store
             (aside, format!("artifact {artifact_id}: handed out again"))
         }
         Operation::Retain {} => {
-            let would = RetainedView::would(retention::turn(parts, Turn::Preview)?);
+            let would = RetainedView::would(retention::preview(parts)?);
             (would.is_something(), "what is kept no longer goes".to_owned())
         }
         Operation::RotateKey {} => return Err(elsewhere("/v1/log/keys")),
@@ -502,7 +507,7 @@ fn caps_now(parts: &Parts, tool: &ToolId) -> Result<Vec<effectd_contracts::Capab
 }
 
 fn breaker(parts: &Parts, key: &str) -> Result<View, StoreError> {
-    if key.is_empty() || key.len() > ID_BYTES_MAX || key.chars().any(char::is_control) {
+    if key.is_empty() || key.len() > ID_BYTES_MAX || key.chars().any(is_unprintable) {
         return Err(StoreError::Invalid("no breaker can have this key".to_owned()));
     }
     let known = parts.control.breakers.show_one(key);

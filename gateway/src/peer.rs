@@ -17,6 +17,11 @@ pub(crate) fn uid(stream: &UnixStream) -> std::io::Result<u32> {
     Ok(stream.peer_cred()?.uid())
 }
 
+/// Root, or the user that the daemon runs as.
+pub(crate) fn is_operator(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
 impl Peer {
     /// `user://<name>`; the number where there is no name. Names may come over a network, so this must not block a worker.
     pub(crate) async fn of(uid: u32) -> Option<Self> {
@@ -28,7 +33,7 @@ impl Peer {
         let principal = Principal::new(format!("user://{name}")).ok()?;
         Some(Self {
             principal,
-            operator: uid == 0 || uid == geteuid().as_raw(),
+            operator: is_operator(uid),
         })
     }
 

@@ -40,6 +40,7 @@ pub(crate) struct Pulse {
     sizes: Mutex<Sizes>,
     last: Mutex<Option<Monotonic>>,
     pace: Mutex<Option<f64>>,
+    refusal: Mutex<Option<String>>,
 }
 
 /// How much the newest beat counts in the pace: the last ten or so decide.
@@ -132,6 +133,20 @@ impl Pulse {
         }
     }
 
+    /// Keeps why the store takes no new work, and logs when that changes.
+    fn judged(&self, refusal: Option<&StoreError>) {
+        let refusal = refusal.map(ToString::to_string);
+        let mut kept = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        if *kept == refusal {
+            return;
+        }
+        match &refusal {
+            Some(refusal) => tracing::error!(refusal, "no new work is taken"),
+            None => tracing::info!("new work is taken again"),
+        }
+        *kept = refusal;
+    }
+
     fn age(&self, clock: &dyn Clock) -> Option<Duration> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.map(|last| clock.monotonic().since(last))
@@ -153,7 +168,14 @@ impl Vitals {
         }
     }
 
-    /// Why no work can be taken now, if so.
+    /// Why no work can be taken now, if so: there is trouble, or the store refuses new work.
+    pub fn refusal(&self) -> Option<String> {
+        let kept = &self.pulse.refusal;
+        let refusal = || kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.trouble().map(str::to_owned).or_else(refusal)
+    }
+
+    /// What a restart may mend, if anything: a disk that is full is not.
     pub fn trouble(&self) -> Option<&'static str> {
         if *self.stage.borrow() != Stage::Open {
             return Some("the daemon is stopping");
@@ -176,6 +198,7 @@ pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, every: Duration,
         let parts = host.pipeline().parts();
         match parts.store.groups(&Topic::ActionDecision.into()).await {
             Ok(groups) => {
+                pulse.judged(parts.store.refusal().as_ref());
                 let open = groups
                     .iter()
                     .map(|group| group.undelivered + group.waiting + group.leased);
@@ -192,7 +215,7 @@ pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, every: Duration,
                     tokio::task::spawn_blocking(move || weigh(&*store, &pulse, committed, end));
                 }
             }
-            Err(error) => tracing::warn!(%error, "the store does not say how it stands"),
+            Err(error) => pulse.judged(Some(&error)),
         }
         host.pipeline().measure().await;
     }

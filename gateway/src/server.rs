@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,17 +12,22 @@ use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use crate::desk::Desk;
 use crate::error::GatewayError;
-use crate::limits::RETRY_AFTER;
+use crate::limits::{
+    CONNECTIONS_RESERVE_PART, HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_PER_USER_MAX, HEALTH_TIME_MAX,
+    LINGER_BYTES_MAX, LINGER_TIME_MAX, RETRY_AFTER, SOCKET_LOOK_EVERY,
+};
 use crate::metrics::Metrics;
 use crate::patience::Patient;
 use crate::peer::{self, Peer};
-use crate::problem::{Kind, MEDIA_TYPE, Problem};
+use crate::problem::{MEDIA_TYPE, Problem};
 use crate::pulse::{self, Gauges, Pulse};
 use crate::routes;
 use crate::settings::{Dial, Settings};
@@ -40,8 +46,10 @@ pub trait Host: Send + Sync + 'static {
     fn policy(&self) -> PolicyView;
     /// The policy's files as they are now, with the changes beside them; nothing is put in force.
     fn check_policy(&self) -> Result<PolicyView, Problem>;
-    /// Puts the policy's files as they are now in force.
+    /// Puts the policy's files as they are now in force. Each space keeps its root.
     fn reload_policy(&self) -> Result<PolicyView, Problem>;
+    /// The same, and takes the roots of the spaces as they are now.
+    fn take_over_policy(&self) -> Result<PolicyView, Problem>;
     /// What a change beside the files would make of the policy; nothing is changed.
     fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
     /// Makes a change beside the files, and puts it in force. Durable when it returns.
@@ -101,7 +109,7 @@ impl Gateway {
     }
 
     /// Serves until the door is closed and everybody has left. When it returns, nothing of it is left.
-    pub async fn serve(mut self, socket: Socket) {
+    pub async fn serve(mut self, mut socket: Socket) {
         let desk = &self.desk;
         let pulse = tokio::spawn(pulse::ask(
             desk.host.clone(),
@@ -112,16 +120,18 @@ impl Gateway {
                 bytes: desk.metrics.backlog_bytes.clone(),
             },
         ));
-        let places = Places::default();
-        let router = routes::all(desk.clone());
+        let doors = Doors::of(desk);
         let mut visits = JoinSet::new();
+        let mut look = tokio::time::interval(SOCKET_LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while *self.stage.borrow_and_update() == Stage::Open {
             tokio::select! {
                 biased;
                 changed = self.stage.changed() => if changed.is_err() { break },
                 Some(ended) = visits.join_next() => note(ended),
+                _ = look.tick() => socket.keep(),
                 accepted = socket.listener.accept() => match accepted {
-                    Ok((stream, _)) => self.admit(stream, &places, &router, &mut visits),
+                    Ok((stream, _)) => self.admit(stream, &doors, &mut visits),
                     Err(error) => {
                         tracing::warn!(%error, "a connection cannot be taken");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -151,52 +161,161 @@ impl Gateway {
         }
     }
 
-    fn admit(&self, stream: UnixStream, places: &Places, router: &Router, visits: &mut JoinSet<()>) {
+    fn admit(&self, stream: UnixStream, doors: &Doors, visits: &mut JoinSet<()>) {
         let metrics = &self.desk.metrics;
         let Ok(uid) = peer::uid(&stream) else {
             metrics.refused.with_label_values(&["unknown_peer"]).inc();
             return;
         };
         let settings = self.desk.settings();
-        let Some(place) = places.take(uid, &settings, metrics.connections.clone()) else {
+        let Some((mut place, mut door)) = doors.enter(uid, &settings) else {
             metrics.refused.with_label_values(&["full"]).inc();
             turn_away(stream);
             return;
         };
-        let (router, stage) = (router.clone(), self.stage.clone());
+        let (desk, doors, stage) = (self.desk.clone(), doors.clone(), self.stage.clone());
         visits.spawn(async move {
-            let _place = place;
             let Some(peer) = Peer::of(uid).await else { return };
-            visit(stream, router.layer(Extension(peer)), stage, &settings).await;
+            // Who approves is known by name, which may take a while to find out.
+            if door == Door::Health
+                && desk.may_decide(&peer)
+                && let Some(kept) = doors.all.take(uid, Rank::Approver.connections(&settings))
+            {
+                (place, door) = (kept, Door::All);
+            }
+            visit(stream, &doors, door, peer, stage, &settings).await;
+            drop(place);
         });
     }
 }
 
+/// Which routes a connection leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    All,
+    /// There is no room: only health is told.
+    Health,
+}
+
+/// The places and the routes behind each door.
+#[derive(Clone)]
+struct Doors {
+    all: Places,
+    health: Places,
+    routes: Router,
+    health_routes: Router,
+}
+
+impl Doors {
+    fn of(desk: &Arc<Desk>) -> Self {
+        let gauge = &desk.metrics.connections;
+        Self {
+            all: Places::new(gauge.clone()),
+            health: Places::new(gauge.clone()),
+            routes: routes::all(desk.clone()),
+            health_routes: routes::health_only(desk.clone()),
+        }
+    }
+
+    /// A place behind the door that has one for this user; none for a user that holds all it may itself.
+    fn enter(&self, uid: u32, settings: &Settings) -> Option<(Place, Door)> {
+        let rank = if peer::is_operator(uid) {
+            Rank::Operator
+        } else {
+            Rank::Anybody
+        };
+        if let Some(place) = self.all.take(uid, rank.connections(settings)) {
+            return Some((place, Door::All));
+        }
+        if self.all.of(uid) >= settings.connections_per_user_max {
+            return None;
+        }
+        let most = (HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_PER_USER_MAX);
+        Some((self.health.take(uid, most)?, Door::Health))
+    }
+}
+
+/// How far a user may fill the door.
+#[derive(Debug, Clone, Copy)]
+enum Rank {
+    Anybody,
+    /// May decide about what waits for a person, by the policy in force.
+    Approver,
+    Operator,
+}
+
+impl Rank {
+    /// The most connections, with those of everybody else and of this user alone.
+    fn connections(self, settings: &Settings) -> (usize, usize) {
+        let reserve = settings.connections_max / CONNECTIONS_RESERVE_PART;
+        let kept_from = match self {
+            Rank::Anybody => reserve,
+            Rank::Approver => reserve / 2,
+            Rank::Operator => 0,
+        };
+        (
+            settings.connections_max - kept_from,
+            settings.connections_per_user_max,
+        )
+    }
+}
+
 /// One connection, from its first request to its last.
-async fn visit(stream: UnixStream, router: Router, mut stage: watch::Receiver<Stage>, settings: &Settings) {
+async fn visit(
+    stream: UnixStream,
+    doors: &Doors,
+    door: Door,
+    peer: Peer,
+    mut stage: watch::Receiver<Stage>,
+    settings: &Settings,
+) {
+    let (router, header_time, linger_time) = match door {
+        Door::All => (&doors.routes, settings.header_time_max, LINGER_TIME_MAX),
+        Door::Health => (&doors.health_routes, HEALTH_TIME_MAX, HEALTH_TIME_MAX),
+    };
+    let router = router.clone().layer(Extension(peer));
     let io = TokioIo::new(Patient::new(stream, settings.write_time_max));
-    let connection = http1::Builder::new()
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(settings.header_time_max)
+        .keep_alive(door == Door::All)
+        .header_read_timeout(header_time)
         .max_headers(settings.headers_max)
         .max_header_size(settings.header_bytes_max)
         .max_buf_size(2 * settings.header_bytes_max)
         .serve_connection(io, TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
-    tokio::select! {
+    let ended = tokio::select! {
         biased;
-        ended = connection.as_mut() => {
-            if let Err(error) = ended {
-                // Clients hang up, send rubbish and fall asleep; that is theirs to know.
-                tracing::debug!(%error, "a connection ended early");
-            }
+        ended = &mut connection => Some(ended),
+        // Whoever held the other end is gone: that is the end, too.
+        _ = stage.wait_for(|stage| *stage != Stage::Open) => None,
+    };
+    let Some(ended) = ended else {
+        Pin::new(&mut connection).graceful_shutdown();
+        let _ = connection.await;
+        return;
+    };
+    if let Err(error) = ended {
+        // Clients hang up, send rubbish and fall asleep; that is theirs to know.
+        tracing::debug!(%error, "a connection ended early");
+        if !error.is_parse() {
             return;
         }
-        // Whoever held the other end is gone: that is the end, too.
+    }
+    tokio::select! {
+        () = linger(connection.into_parts().io.into_inner(), linger_time) => {}
         _ = stage.wait_for(|stage| *stage != Stage::Open) => {}
     }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+}
+
+/// Reads and drops what the client still sends, within bounds. An answer may come before the end of a request; closing then would
+/// break the client's writing, and many clients read only when they have written all.
+async fn linger(mut stream: Patient, time_max: Duration) {
+    let rest = async {
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(LINGER_BYTES_MAX), &mut tokio::io::sink()).await
+    };
+    // Whichever bound is reached, and whatever fails, the connection is closed.
+    let _ = tokio::time::timeout(time_max, rest).await;
 }
 
 fn note(ended: Result<(), tokio::task::JoinError>) {
@@ -209,8 +328,7 @@ fn note(ended: Result<(), tokio::task::JoinError>) {
 
 /// Says that there is no room, without reading anything, and hangs up.
 fn turn_away(stream: UnixStream) {
-    let problem = Problem::of(Kind::Busy, "there are too many connections; try again shortly");
-    let body = serde_json::to_string(&problem).unwrap_or_default();
+    let body = serde_json::to_string(&routes::no_room()).unwrap_or_default();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_TYPE}\r\nretry-after: {}\r\nconnection: close\r\n\
          content-length: {}\r\n\r\n{body}",
@@ -223,51 +341,59 @@ fn turn_away(stream: UnixStream) {
     }
 }
 
-/// How many are inside, all together and of each user.
-#[derive(Clone, Default)]
+/// How many connections there are, all together and of each user.
+#[derive(Clone)]
 struct Places {
-    inside: Arc<Mutex<HashMap<u32, usize>>>,
+    taken: Arc<Mutex<HashMap<u32, usize>>>,
+    gauge: prometheus::IntGauge,
 }
 
 /// One connection's place; given back when it ends.
 struct Place {
-    inside: Arc<Mutex<HashMap<u32, usize>>>,
+    places: Places,
     uid: u32,
-    gauge: prometheus::IntGauge,
-}
-
-fn lock(inside: &Mutex<HashMap<u32, usize>>) -> MutexGuard<'_, HashMap<u32, usize>> {
-    inside.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Places {
-    fn take(&self, uid: u32, settings: &Settings, gauge: prometheus::IntGauge) -> Option<Place> {
-        let mut inside = lock(&self.inside);
-        let all: usize = inside.values().sum();
-        let user = inside.get(&uid).copied().unwrap_or(0);
-        if all >= settings.connections_max || user >= settings.connections_per_user_max {
+    fn new(gauge: prometheus::IntGauge) -> Self {
+        let taken = Arc::default();
+        Self { taken, gauge }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many this user has.
+    fn of(&self, uid: u32) -> usize {
+        self.lock().get(&uid).copied().unwrap_or(0)
+    }
+
+    /// A place, while there are fewer than so many in all and of this user.
+    fn take(&self, uid: u32, (all_max, user_max): (usize, usize)) -> Option<Place> {
+        let mut taken = self.lock();
+        let all: usize = taken.values().sum();
+        let user = taken.get(&uid).copied().unwrap_or(0);
+        if all >= all_max || user >= user_max {
             return None;
         }
-        inside.insert(uid, user + 1);
-        gauge.inc();
-        Some(Place {
-            inside: self.inside.clone(),
-            uid,
-            gauge,
-        })
+        taken.insert(uid, user + 1);
+        self.gauge.inc();
+        let places = self.clone();
+        Some(Place { places, uid })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut inside = lock(&self.inside);
-        if let Some(user) = inside.get_mut(&self.uid) {
+        let mut taken = self.places.lock();
+        if let Some(user) = taken.get_mut(&self.uid) {
             *user -= 1;
             if *user == 0 {
-                inside.remove(&self.uid);
+                taken.remove(&self.uid);
             }
         }
-        self.gauge.dec();
+        self.places.gauge.dec();
     }
 }
 
@@ -276,6 +402,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn places() -> Places {
+        Places::new(prometheus::IntGauge::new("inside", "inside").unwrap())
+    }
+
     #[test]
     fn one_user_leaves_room_for_another() {
         let settings = Settings {
@@ -283,15 +413,31 @@ mod tests {
             connections_per_user_max: 2,
             ..Settings::default()
         };
-        let places = Places::default();
-        let gauge = prometheus::IntGauge::new("inside", "inside").unwrap();
-        let take = |uid| places.take(uid, &settings, gauge.clone());
+        let places = places();
+        let take = |uid| places.take(uid, Rank::Anybody.connections(&settings));
         let (first, _second) = (take(1).unwrap(), take(1).unwrap());
         assert!(take(1).is_none(), "one user has all it may");
         let _third = take(2).unwrap();
         assert!(take(2).is_none(), "the house is full");
         drop(first);
         assert!(take(2).is_some());
-        assert_eq!(gauge.get(), 2);
+        assert_eq!(places.gauge.get(), 2);
+    }
+
+    #[test]
+    fn users_leave_room_for_approvers_and_all_for_operators() {
+        let settings = Settings {
+            connections_max: 16,
+            connections_per_user_max: 16,
+            ..Settings::default()
+        };
+        let places = places();
+        let mut held = Vec::new();
+        for (rank, all) in [(Rank::Anybody, 14), (Rank::Approver, 15), (Rank::Operator, 16)] {
+            while let Some(place) = places.take(1, rank.connections(&settings)) {
+                held.push(place);
+            }
+            assert_eq!(held.len(), all, "{rank:?}");
+        }
     }
 }

@@ -1,9 +1,10 @@
-//! The socket in the file system: private from its first moment, and never taken from a program that still listens.
+//! The socket in the file system: private from its first moment, never taken from a program that still listens, and made again
+//! when somebody removes it.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixSocket};
@@ -20,7 +21,11 @@ const DRAFT: &str = ".new";
 pub struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
-    inode: u64,
+    listen_backlog: u32,
+    /// Its file, as it was last seen.
+    file: Metadata,
+    /// What was last logged about a file that is not ours.
+    complaint: Option<String>,
 }
 
 impl Socket {
@@ -41,24 +46,64 @@ impl Socket {
             make_private(folder).map_err(failed)?;
         }
         check_free(path)?;
-        let mut draft = path.as_os_str().to_owned();
-        draft.push(DRAFT);
-        let draft = PathBuf::from(draft);
-        let made = || -> io::Result<(UnixListener, u64)> {
-            remove(&draft)?;
-            let socket = UnixSocket::new_stream()?;
-            socket.bind(&draft)?;
-            fs::set_permissions(&draft, Permissions::from_mode(mode))?;
-            let listener = socket.listen(listen_backlog)?;
+        let made = || -> io::Result<(UnixListener, Metadata)> {
+            let draft = draft(path);
+            let listener = listen(&draft, mode, listen_backlog)?;
             fs::rename(&draft, path)?;
-            Ok((listener, fs::symlink_metadata(path)?.ino()))
+            Ok((listener, fs::symlink_metadata(path)?))
         };
-        let (listener, inode) = made().map_err(failed)?;
+        let (listener, file) = made().map_err(failed)?;
         Ok(Self {
             listener,
             path: path.to_owned(),
-            inode,
+            listen_backlog,
+            file,
+            complaint: None,
         })
+    }
+
+    /// Makes the file again, with the mode and the owners that it had, if it is gone. Whatever else lies at its path is somebody's
+    /// and stays; the log says so once.
+    pub(crate) fn keep(&mut self) {
+        let complaint = match fs::symlink_metadata(&self.path) {
+            Ok(found) if is_same(&found, &self.file) => {
+                self.file = found;
+                None
+            }
+            Ok(_) => Some("something else lies at the socket's path; move it away".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match self.make_again() {
+                Ok(()) => {
+                    tracing::warn!(path = %self.path.display(), "the socket was removed; it was made again");
+                    None
+                }
+                Err(error) => Some(format!(
+                    "the socket was removed and cannot be made again: {error}"
+                )),
+            },
+            Err(error) => Some(format!("the socket cannot be looked at: {error}")),
+        };
+        if let Some(complaint) = complaint.as_deref().filter(|_| complaint != self.complaint) {
+            tracing::error!(path = %self.path.display(), "nobody reaches the daemon: {complaint}");
+        }
+        self.complaint = complaint;
+    }
+
+    fn make_again(&mut self) -> io::Result<()> {
+        if let Some(folder) = self.path.parent() {
+            make_private(folder)?;
+        }
+        let draft = draft(&self.path);
+        let listener = listen(&draft, self.file.mode() & 0o777, self.listen_backlog)?;
+        if let Err(error) = lchown(&draft, Some(self.file.uid()), Some(self.file.gid())) {
+            tracing::warn!(%error, "the socket cannot have the owners that it had");
+        }
+        // Unlike a rename, a link never replaces what somebody put there in this moment.
+        let linked = fs::hard_link(&draft, &self.path);
+        remove(&draft)?;
+        linked?;
+        self.file = fs::symlink_metadata(&self.path)?;
+        self.listener = listener;
+        Ok(())
     }
 
     /// Where it is.
@@ -70,12 +115,33 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         // Only our own: somebody may have put another in its place.
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode);
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| is_same(&found, &self.file));
         if ours {
             // What cannot be removed is replaced by the next start.
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Whether both are one file. Its number is not used again while its listener is open.
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// What the socket of this path is called until it is ready.
+fn draft(path: &Path) -> PathBuf {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(DRAFT);
+    PathBuf::from(draft)
+}
+
+/// Listens on a new socket, with these permissions from its first moment that anybody can connect.
+fn listen(path: &Path, mode: u32, backlog: u32) -> io::Result<UnixListener> {
+    remove(path)?;
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    socket.listen(backlog)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -143,6 +209,47 @@ mod tests {
         let refused = Socket::bind(&path, 0o600, LISTEN_BACKLOG).unwrap_err();
         assert!(matches!(refused, GatewayError::NotASocket(_)), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), b"a file");
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_was_removed_is_made_again_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/effectd.sock");
+        let mut socket = Socket::bind(&path, 0o660, LISTEN_BACKLOG).unwrap();
+        // An operator has given it another mode since.
+        fs::set_permissions(&path, Permissions::from_mode(0o606)).unwrap();
+        socket.keep();
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        socket.keep();
+        assert_eq!(mode(&path), 0o606);
+        let (client, accepted) =
+            tokio::join!(tokio::net::UnixStream::connect(&path), socket.listener.accept());
+        assert!(client.is_ok() && accepted.is_ok());
+        // What others put there is theirs, whether it is a file, a socket that answers, or one that does not.
+        for foreign in ["file", "living", "dead"] {
+            fs::remove_file(&path).unwrap();
+            let listener = match foreign {
+                "file" => {
+                    fs::write(&path, "a file").unwrap();
+                    None
+                }
+                _ => Some(std::os::unix::net::UnixListener::bind(&path).unwrap()),
+            };
+            let _living = listener.filter(|_| foreign == "living");
+            let theirs = fs::symlink_metadata(&path).unwrap();
+            socket.keep();
+            assert!(
+                is_same(&fs::symlink_metadata(&path).unwrap(), &theirs),
+                "{foreign}"
+            );
+            assert!(socket.complaint.is_some(), "{foreign}");
+        }
+        fs::remove_file(&path).unwrap();
+        socket.keep();
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        assert_eq!(socket.complaint, None);
+        drop(socket);
+        assert!(!path.exists(), "also the new one goes away with its door");
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ pub mod notifications;
 use effectd_actors::history::Page;
 use effectd_actors::{Done, Held, Withdrawal, reward};
 use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{
     ActionId, AmendmentEntry, EntryKind, EventId, KeyEntry, Mode, Operation, Outcome, Principal, Receipt,
     SpaceId, SubjectId, Timestamp,
@@ -235,7 +236,7 @@ impl Amending {
             return Err("quality is from 0 to 1".to_owned());
         }
         let source = self.source.clone().unwrap_or_else(|| "operator".to_owned());
-        if source.is_empty() || source.len() > ID_BYTES_MAX || source.chars().any(char::is_control) {
+        if source.is_empty() || source.len() > ID_BYTES_MAX || source.chars().any(is_unprintable) {
             return Err(format!("source is printable text of 1 to {ID_BYTES_MAX} bytes"));
         }
         let note = self.note.clone();
@@ -274,6 +275,24 @@ pub struct PolicyView {
     /// The receipt of the change that put it in force, which names the operator; none if there was nothing to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<String>,
+    /// Spaces whose root is another folder than the one that effectd knows: what a reload changes, or has changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roots: Vec<RootChange>,
+    /// Spaces whose root cannot be used, each with the reason and what to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unusable: Vec<String>,
+}
+
+/// A space whose root is another folder than before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RootChange {
+    /// Which space.
+    pub space_id: String,
+    /// The folder that it had: path, inode, device and file system.
+    pub before: String,
+    /// The folder that stands there now; none if one is made when the space is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// A change beside the policy's files.

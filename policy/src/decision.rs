@@ -9,7 +9,7 @@ use effectd_contracts::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::facts::{Facts, RedactionCounts};
+use crate::facts::Facts;
 use crate::limits::REASON_BYTES_MAX;
 
 /// One answer of the policy.
@@ -34,8 +34,6 @@ pub struct Decision {
     pub rule: String,
     /// The policy that was asked.
     pub policy_digest: Digest,
-    /// Personal data that was removed, and fields that were passed on by exemption.
-    pub redactions: Redactions,
     /// The action touches another space than the request's.
     pub cross_space: bool,
     /// Whether a budgeted pre-approval may stand in for a person. Only meaningful with [`Verdict::NeedsApproval`].
@@ -242,17 +240,6 @@ impl Clamp {
             Self::BandFloor => "band_floor",
         }
     }
-}
-
-/// Personal data in the parameters.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Redactions {
-    /// What was removed.
-    pub removed: RedactionCounts,
-    /// Fields (JSON pointers) that were passed on as they are, since the tool needs them and someone agreed. The receipt
-    /// holds a keyed digest of each.
-    pub exempted: Vec<String>,
 }
 
 impl Decision {

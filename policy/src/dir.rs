@@ -24,23 +24,19 @@ pub struct DirStamp(Vec<(String, Stamp)>);
 type Stamp = (u64, u64, u64, i64, i64);
 
 impl PolicyDir {
-    /// Reads `policy.toml` and all `*.cedar` of the directory. Other files are none of its business.
-    pub fn load(path: impl AsRef<Path>) -> Result<Source, PolicyError> {
+    /// Reads `policy.toml` and all `*.cedar` of the directory. Other files are none of its business. The directory and its files must
+    /// be such that only root and the user that the daemon runs as can change them.
+    pub fn load(path: impl AsRef<Path>, daemon: u32) -> Result<Source, PolicyError> {
         let dir = path.as_ref();
-        let own = fs::metadata(dir).map_err(|source| unreadable(dir, source))?;
-        if own.mode() & 0o002 != 0 {
-            return Err(PolicyError::Unsafe {
-                path: dir.to_owned(),
-                why: "everyone may add rules to this directory",
-            });
-        }
+        let own = fs::symlink_metadata(dir).map_err(|source| unreadable(dir, source))?;
+        check_writers(dir, &own, daemon)?;
         let names = list(dir)?;
         if !names.iter().any(|name| name == POLICY_FILE) {
             return Err(PolicyError::Missing { path: dir.to_owned() });
         }
         let mut read = Vec::new();
         for name in names {
-            let (text, stamp) = read_file(&dir.join(&name), &name)?;
+            let (text, stamp) = read_file(&dir.join(&name), &name, daemon)?;
             read.push((SourceFile { name, text }, stamp));
         }
         check_unchanged(dir, &read)?;
@@ -93,26 +89,24 @@ fn list(dir: &Path) -> Result<Vec<String>, PolicyError> {
     Ok(names)
 }
 
-fn read_file(path: &Path, name: &str) -> Result<(String, Stamp), PolicyError> {
+fn read_file(path: &Path, name: &str, daemon: u32) -> Result<(String, Stamp), PolicyError> {
     // Without O_NONBLOCK, opening a pipe that someone put there would wait for ever.
     let file: File = OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOFOLLOW)
         .open(path)
-        .map_err(|source| unreadable(path, source))?;
+        .map_err(|source| match source.raw_os_error() {
+            Some(libc::ELOOP) => is_link(path),
+            _ => unreadable(path, source),
+        })?;
     let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
     if !metadata.is_file() {
         return Err(PolicyError::Unsafe {
             path: path.to_owned(),
-            why: "a policy is made of ordinary files",
+            why: "a policy is made of ordinary files".to_owned(),
         });
     }
-    if metadata.mode() & 0o002 != 0 {
-        return Err(PolicyError::Unsafe {
-            path: path.to_owned(),
-            why: "everyone may write to this file",
-        });
-    }
+    check_writers(path, &metadata, daemon)?;
     let mut bytes = Vec::new();
     let bound = POLICY_FILE_BYTES_MAX.get() as u64 + 1;
     file.take(bound)
@@ -137,6 +131,30 @@ fn read_file(path: &Path, name: &str) -> Result<(String, Stamp), PolicyError> {
         }
     })?;
     Ok((text, stamp(&metadata)))
+}
+
+/// Refuses what others than root and the daemon's user may write to, or may lead elsewhere.
+fn check_writers(path: &Path, metadata: &Metadata, daemon: u32) -> Result<(), PolicyError> {
+    if metadata.is_symlink() {
+        return Err(is_link(path));
+    }
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if [0, daemon].contains(&owner) && mode & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(PolicyError::Unsafe {
+        path: path.to_owned(),
+        why: format!(
+            "others could change the policy here (uid {owner}, mode {mode:04o}); `chown` it to root or to uid {daemon}, and `chmod go-w` it"
+        ),
+    })
+}
+
+fn is_link(path: &Path) -> PolicyError {
+    PolicyError::Unsafe {
+        path: path.to_owned(),
+        why: "this is a link, and a policy is made of ordinary files; put the file itself here".to_owned(),
+    }
 }
 
 fn check_unchanged(dir: &Path, read: &[(SourceFile, Stamp)]) -> Result<(), PolicyError> {

@@ -85,8 +85,8 @@ pub enum PolicyError {
     Unsafe {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with it.
-        why: &'static str,
+        /// What is wrong with it, and what to do.
+        why: String,
     },
     /// Larger than its bound.
     #[error("{file}: {what} is {actual}; at most {max} are allowed")]

@@ -2,7 +2,7 @@
 
 use effectd_contracts::{Code, Gate, GateResult, GateResults, Mode, SafetyClass};
 
-use crate::decision::{Decision, Denier, Redactions, Verdict};
+use crate::decision::{Decision, Denier, Verdict};
 use crate::facts::Facts;
 use crate::gates::{self, Answer};
 use crate::mode;
@@ -30,7 +30,6 @@ pub fn evaluate(facts: &Facts, policy: &Policy) -> Decision {
             }
         }
     }
-    decision.redactions = redactions(facts);
     if let Err((code, rule, reason)) = gates::reach(facts, policy) {
         let answer = Answer {
             result: GateResult::Deny,
@@ -60,21 +59,10 @@ fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {
         safety_class: risk.class,
         rule: String::new(),
         policy_digest: policy.digest(),
-        redactions: Redactions::default(),
         cross_space: risk.cross_space,
         grant_allowed: false,
         timeout_ms_max,
     }
-}
-
-fn redactions(facts: &Facts) -> Redactions {
-    facts
-        .inspection
-        .as_ref()
-        .map_or_else(Redactions::default, |seen| Redactions {
-            removed: seen.redacted,
-            exempted: seen.personal_required.clone(),
-        })
 }
 
 impl Decision {

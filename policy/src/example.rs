@@ -76,15 +76,15 @@ fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Fact
     let text = |error: effectd_contracts::IdInvalid| error.to_string();
     let default_now: Timestamp = EXAMPLE_NOW.parse().unwrap_or(Timestamp::UNIX_EPOCH);
     let now = example.now.unwrap_or(default_now);
-    let schema = Value::Object(tool.params_schema.clone());
-    let seen = inspect_with(&example.params, &schema, tool.safety_class, policy.content());
+    let spec = tool_spec(&example.tool, tool);
+    let seen = inspect_with(&example.params, &spec, policy.content());
     Ok(Facts {
         principal: Principal::new(&example.principal).map_err(text)?,
         subject: SubjectId::new(&example.subject).map_err(text)?,
         space: SpaceId::new(&example.space).map_err(text)?,
         actor: example.actor.clone(),
         device: example.device.clone(),
-        tool: ToolFacts::of(&tool_spec(&example.tool, tool)),
+        tool: ToolFacts::of(&spec),
         automation: example.automation.clone(),
         now,
         utc_offset_min: 0,

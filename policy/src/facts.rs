@@ -172,8 +172,9 @@ pub struct InspectionFacts {
     /// What was removed.
     #[serde(default, skip_serializing_if = "RedactionCounts::is_zero")]
     pub redacted: RedactionCounts,
-    /// Fields with personal data that the tool cannot do without (JSON pointers). They are passed on with the capability
-    /// and the consent for it, and otherwise the call is refused.
+    /// Fields with personal data that must not be changed (JSON pointers): they name what the tool works on, or the tool
+    /// cannot do without them. They are passed on with the capability and the consent for it, and otherwise the call is
+    /// refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub personal_required: Vec<String>,
     /// Other spaces that the parameters name.

@@ -426,13 +426,15 @@ fn redaction(facts: &Facts, policy: &Policy) -> Answer {
             rule: "redaction".into(),
         };
     }
-    let fields = seen.personal_required.join(", ");
+    let held = format!(
+        "{} needs {} as it is, since it names what the tool works on or is marked \"x-pii\": \"required\", and there is \
+        what looks like personal data in it",
+        facts.tool.id,
+        seen.personal_required.join(", ")
+    );
     let subject = policy.tables().subjects.get(facts.subject.as_str());
     let Some(line) = subject.and_then(|subject| subject.covers(PERSONAL_DATA_CAP)) else {
-        let text = format!(
-            "{} needs the personal data in {fields}, and {} lacks {PERSONAL_DATA_CAP}",
-            facts.tool.id, facts.subject
-        );
+        let text = format!("{held}; {} lacks {PERSONAL_DATA_CAP}", facts.subject);
         let change = format!(
             "a role of {} is given {PERSONAL_DATA_CAP}, or the data is left out",
             facts.subject
@@ -452,10 +454,7 @@ fn redaction(facts: &Facts, policy: &Policy) -> Answer {
         | ConsentAnswer::Revoked { .. }
         | ConsentAnswer::Expired { .. }
         | ConsentAnswer::Missing => {
-            let text = format!(
-                "{} needs the personal data in {fields}, and there is no consent for {purpose}",
-                facts.tool.id
-            );
+            let text = format!("{held}; there is no consent for {purpose}");
             let change = format!(
                 "someone grants {purpose} to {} by name, or the data is left out",
                 facts.subject

@@ -40,7 +40,7 @@ pub mod inspect;
 pub mod redact;
 
 pub use authority::{Decider, PrincipalRole};
-pub use decision::{Clamp, Decision, Denier, Reason, Redactions, Verdict};
+pub use decision::{Clamp, Decision, Denier, Reason, Verdict};
 pub use dir::{DirStamp, PolicyDir};
 pub use document::Document;
 pub use error::{ExampleFailed, Location, PolicyError};

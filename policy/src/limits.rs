@@ -26,7 +26,7 @@ pub const PATTERN_DEPTH_MAX: u32 = 32;
 /// Most findings that one inspection records; one is enough to quarantine, and a receipt stays small.
 /// Fixed: the same facts give the same decision on every machine.
 pub const FINDINGS_MAX: usize = 32;
-/// Most places of redaction that one inspection records one by one; beyond it only the count goes on.
+/// Most fields whose redactions one inspection records one by one; beyond it they count together.
 /// Fixed: the same facts give the same decision on every machine.
 pub const REDACTIONS_RECORDED_MAX: usize = 64;
 /// Most hosts, commands or spaces that one inspection collects from parameters; more of them is refused by the gate.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{Band, Capability, Mode, SpaceId, SubjectId, ToolId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -229,7 +230,7 @@ fn set_mode(
 }
 
 fn check_name(name: &str) -> Result<(), PolicyError> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(is_unprintable) {
         let message = format!("{name:?} must be printable text of 1 to {NAME_BYTES_MAX} bytes");
         return Err(PolicyError::Overlay(message));
     }
@@ -242,7 +243,7 @@ pub(crate) fn is_purpose(purpose: &str) -> bool {
         .strip_prefix("tool:")
         .or_else(|| purpose.strip_prefix("pii:"));
     tool.is_some_and(|tool| {
-        !tool.is_empty() && tool.len() <= NAME_BYTES_MAX && !tool.chars().any(char::is_control)
+        !tool.is_empty() && tool.len() <= NAME_BYTES_MAX && !tool.chars().any(is_unprintable)
     })
 }
 

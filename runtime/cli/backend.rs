@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::runtime::Runtime;
 use crate::serve::SERVE_STATE_DEFAULT;
-use crate::settings::{SettingsError, default_socket};
+use crate::settings::{Settings, SettingsError, default_socket};
 use crate::state::State;
 
 /// Where a daemon that the service manager runs listens, as the unit in `docs/deploy` has it.
@@ -85,15 +85,19 @@ pub(super) fn client_state(common: &Common) -> PathBuf {
     })
 }
 
+/// The settings of the daemon, as far as this user can read them: a planner need not be able to read the daemon's files.
+pub(super) fn readable_settings(common: &Common, state: &Path) -> Result<Settings, SettingsError> {
+    match common.settings(Some(state)) {
+        Err(SettingsError::File { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            common.settings(None)
+        }
+        other => other,
+    }
+}
+
 /// Where the daemon is looked for.
 pub(super) fn socket(common: &Common, state: &Path) -> Result<PathBuf, SettingsError> {
-    let settings = match common.settings(Some(state)) {
-        // A planner need not be able to read the daemon's files.
-        Err(SettingsError::File { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            common.settings(None)?
-        }
-        other => other?,
-    };
+    let settings = readable_settings(common, state)?;
     let own = default_socket(state);
     let system = Path::new(SYSTEM_SOCKET);
     let nothing_named = !settings.names_socket() && common.state.is_none();

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use clap::ValueEnum;
+use effectd_bus::{StoreError, embedded};
+use effectd_contracts::text::is_unprintable;
 use effectd_gateway::letters::CauseView;
 use effectd_gateway::replay::GroupView;
 use effectd_gateway::upkeep::StoreView;
@@ -13,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::Common;
-use super::backend::{Trouble, client_state, socket};
-use super::output::line;
+use super::backend::{Trouble, client_state, readable_settings, socket};
+use super::output::{data, line};
 use crate::client::{Client, percent_encoded};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -23,7 +25,8 @@ use crate::exit::Exit;
 ///
 /// Exits with 0 if it is fine, 1 if it is beyond `--warn`, 2 if it is beyond `--critical`, 3 if it cannot be told, as Nagios and its kin
 /// expect. `dlq`: dead letters that are not quarantined. `held`: questions that wait for a person. `lag`: events that the group furthest behind has
-/// still to read, the pipeline among them. `breakers`: breakers that are open. `disk`: percent of the state's disk that are free, where less is worse.
+/// still to read, the pipeline among them. `breakers`: breakers that are open. `disk`: percent of the state's disk that are free, where less is worse;
+/// critical in any case while the disk is so full, or read-only, that new work is refused.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd check dlq --warn 1 --critical 500\n  effectd check disk --warn 5 --critical 1 --format nagios\n  \
@@ -147,11 +150,17 @@ impl Check {
         super::block_on(async {
             let (warn, critical) = self.what.thresholds();
             let (warn, critical) = (self.warn.unwrap_or(warn), self.critical.unwrap_or(critical));
-            let found = self.value(common).await;
-            let (level, value, says) = match &found {
-                Ok(value) => {
+            let state = client_state(common);
+            let found = self.value(common, &state).await;
+            let found = found.and_then(|value| Ok((value, self.refusal(common, &state)?)));
+            let (level, value, says) = match found {
+                Ok((value, Some(refusal))) => {
+                    let says = format!("{value} {}, and new work is refused: {refusal}", self.what.unit());
+                    (Level::Critical, Some(value), says)
+                }
+                Ok((value, None)) => {
                     let says = format!("{value} {}", self.what.unit());
-                    (self.what.level(*value, warn, critical), Some(*value), says)
+                    (self.what.level(value, warn, critical), Some(value), says)
                 }
                 Err(trouble) => (Level::Unknown, None, trouble.to_string()),
             };
@@ -165,13 +174,13 @@ impl Check {
         // One line, whatever an error says.
         let says: String = says
             .chars()
-            .map(|c| if c.is_control() || c == '|' { ' ' } else { c })
+            .map(|c| if is_unprintable(c) || c == '|' { ' ' } else { c })
             .collect();
         match self.format {
             Format::Text => line(&format!(
                 "{what} {word}: {says} (warn {warn}, critical {critical})"
             )),
-            Format::Json => line(
+            Format::Json => data(
                 &json!({
                     "check": what, "status": word.to_lowercase(), "value": value, "unit": self.what.unit(),
                     "warn": warn, "critical": critical, "says": says,
@@ -202,9 +211,17 @@ impl Check {
         }
     }
 
-    async fn value(&self, common: &Common) -> Result<u64, Trouble> {
-        let state = client_state(common);
-        let mut client = Client::new(socket(common, &state)?);
+    /// Why the store refuses new work, for the check of its disk: the daemon's own judgement.
+    fn refusal(&self, common: &Common, state: &Path) -> Result<Option<StoreError>, Trouble> {
+        if self.what != What::Disk {
+            return Ok(None);
+        }
+        let settings = readable_settings(common, state)?;
+        Ok(embedded::refusal(state, settings.disk_free_bytes_min()))
+    }
+
+    async fn value(&self, common: &Common, state: &Path) -> Result<u64, Trouble> {
+        let mut client = Client::new(socket(common, state)?);
         match self.what {
             What::Dlq => {
                 let causes: Vec<CauseView> = get(&mut client, "/v1/dlq/causes").await?;
@@ -219,7 +236,7 @@ impl Check {
                 let open = all.iter().filter(|breaker| breaker.state != "closed");
                 Ok(open.count() as u64)
             }
-            What::Disk => free_percent(&state),
+            What::Disk => free_percent(state),
         }
     }
 }

@@ -104,7 +104,7 @@ impl Source<'_> {
                 answer.map_err(Trouble::Refused)
             }
             Source::Direct(store) => {
-                let filter = which.parsed()?;
+                let filter = history::resolved(*store, which.parsed()?).map_err(Error::from)?;
                 let query = ReceiptQuery {
                     tool_id: filter.tool(),
                     subject_id: filter.subject(),

@@ -255,13 +255,5 @@ fn block_on(work: impl Future<Output = Result<Exit, backend::Trouble>>) -> Exit 
 #[expect(clippy::print_stderr, reason = "this is where the program talks to people")]
 fn complain(what: &dyn std::fmt::Display) {
     // What others wrote may be quoted; it must not command the terminal.
-    let text = what.to_string();
-    let tame = |c: char| {
-        if c.is_control() && c != '\n' && c != '\t' {
-            '\u{fffd}'
-        } else {
-            c
-        }
-    };
-    eprintln!("effectd: {}", text.chars().map(tame).collect::<String>());
+    eprintln!("effectd: {}", crate::tui::shown_text(&what.to_string()));
 }

@@ -52,7 +52,7 @@ fn answer(question: &str) -> Option<String> {
     if !std::io::stdin().is_terminal() {
         return None;
     }
-    eprint!("{question}");
+    eprint!("{}", crate::tui::shown_text(question));
     // A terminal that shows nothing is asked nevertheless.
     let _ = std::io::stderr().flush();
     let mut text = String::new();

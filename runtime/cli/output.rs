@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::complain;
 use crate::error::Error;
+use crate::tui::{shown, shown_text};
 
 /// How results are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -49,25 +50,26 @@ impl Printer {
                 }
                 line(self.aligned(cells).trim_end());
             }
-            Form::Jsonl => line(&value.to_string()),
+            Form::Jsonl => data(&value.to_string()),
             Form::Json => {
                 if self.many {
-                    line(if first { "[" } else { "," });
+                    data(if first { "[" } else { "," });
                 }
                 match serde_json::to_string_pretty(value) {
-                    Ok(text) => line(&text),
+                    Ok(text) => data(&text),
                     Err(error) => complain(&error),
                 }
             }
         }
     }
 
+    /// One row. A cell is one line, whatever is in it.
     fn aligned(&self, cells: &[&str]) -> String {
         let padded = self
             .columns
             .iter()
             .zip(cells)
-            .map(|((_, width), cell)| format!("{cell:<width$}"));
+            .map(|((_, width), cell)| format!("{:<width$}", shown(cell, usize::MAX)));
         padded.collect::<Vec<_>>().join("  ")
     }
 
@@ -75,9 +77,9 @@ impl Printer {
     pub(super) fn finish(self) {
         if self.form == Form::Json && self.many {
             if self.printed == 0 {
-                line("[");
+                data("[");
             }
-            line("]");
+            data("]");
         }
     }
 }
@@ -90,7 +92,7 @@ pub(super) fn for_programs(form: Form, value: &impl serde::Serialize) -> bool {
         Form::Jsonl => serde_json::to_string(value),
     };
     match text {
-        Ok(text) => line(&text),
+        Ok(text) => data(&text),
         Err(error) => complain(&error),
     }
     true
@@ -113,8 +115,37 @@ pub(super) fn lines(texts: impl Iterator<Item = String>) -> Result<bool, Error> 
     }
 }
 
-/// A line of data. Whoever has closed the other end has seen enough.
+/// A line for people, or several: text from elsewhere in it commands no terminal.
 pub(super) fn line(text: &str) {
+    data(&shown_text(text));
+}
+
+/// A line for programs, as it is. Whoever has closed the other end has seen enough.
+pub(super) fn data(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use effectd_contracts::text::is_unprintable;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_row_of_a_table_has_an_unprintable_character(
+            cells in proptest::collection::vec(proptest::collection::vec(any::<char>(), 0..40), 3),
+            hidden in "[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}\\p{Co}]{1,3}",
+        ) {
+            let printer = Printer::new(Form::Table, true, &[("A", 8), ("B", 0), ("C", 3)]);
+            let mut cells: Vec<String> = cells.into_iter().map(|cell| cell.into_iter().collect()).collect();
+            cells[1].push_str(&hidden);
+            let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+            let row = printer.aligned(&cells);
+            prop_assert!(!row.chars().any(is_unprintable), "{row:?}");
+            prop_assert_eq!(shown_text(&row), row);
+        }
+    }
 }

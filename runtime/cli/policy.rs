@@ -1,5 +1,6 @@
 //! `effectd policy …`: check, explain, replay and change what may happen. Through the daemon if one runs.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -7,7 +8,7 @@ use effectd_bus::Order;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Clock, Mode, ReceiptId, SpaceId, SubjectId, SystemClock};
 use effectd_gateway::operations::policy_told;
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyView, RootChange};
 use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
 use effectd_policy::{Overlay, Policy, PolicyDir};
 use hyper::Method;
@@ -25,6 +26,7 @@ use crate::exit::Exit;
 use crate::judge;
 use crate::policy_store;
 use crate::runtime::registry;
+use crate::spaces::Roots;
 
 /// Check, explain, replay and change what may happen
 #[derive(Debug, clap::Args)]
@@ -49,6 +51,8 @@ pub(super) struct PolicyCommand {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Read a policy directory and try its examples
+    ///
+    /// Without DIR it also looks at the roots of the spaces; the exit code is 69 if one cannot be used.
     #[command(after_help = "Example:\n  effectd policy check .effectd/policy")]
     Check {
         /// The directory [default: the state's own, with the changes made by commands]
@@ -58,7 +62,8 @@ enum Verb {
     /// Put the policy's files in force as they are now
     ///
     /// A running daemon notices changed files by itself within a second; this says at once whether they are in force, and leaves a
-    /// receipt that names you if it was you who put them there.
+    /// receipt that names you if it was you who put them there. If the root of a space was replaced by another folder, the space is
+    /// refused until you say here that it is meant.
     #[command(after_help = "Example:\n  effectd policy reload --yes")]
     Reload {
         #[command(flatten)]
@@ -228,7 +233,15 @@ impl PolicyCommand {
 }
 
 fn compile(directory: &Path) -> Result<Policy, Error> {
-    let source = PolicyDir::load(directory).map_err(Box::new)?;
+    // Root checks for whom the directory's surroundings belong to: the daemon's user, who may be another.
+    let euid = nix::unistd::geteuid();
+    let around = std::fs::metadata(directory.join("..")).map(|metadata| metadata.uid());
+    let daemon = if euid.is_root() {
+        around.unwrap_or(0)
+    } else {
+        euid.as_raw()
+    };
+    let source = PolicyDir::load(directory, daemon).map_err(Box::new)?;
     Ok(Policy::compile(&source, &Overlay::default()).map_err(Box::new)?)
 }
 
@@ -239,7 +252,26 @@ fn tell_policy(policy: &PolicyView, form: Form) -> Exit {
     for warning in &policy.warnings {
         complain(&format!("note: {warning}"));
     }
-    Exit::Done
+    for space in &policy.unusable {
+        complain(&format!("cannot be used: {space}"));
+    }
+    if policy.unusable.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Unavailable
+    }
+}
+
+/// What a reload makes of the spaces' roots.
+fn roots_told(policy: &PolicyView) -> Vec<String> {
+    let told = |change: &RootChange| {
+        let after = change
+            .after
+            .as_deref()
+            .unwrap_or("none; it is made when the space is used");
+        format!("root of {}: {} -> {after}", change.space_id, change.before)
+    };
+    policy.roots.iter().map(told).collect()
 }
 
 /// Asks the daemon something about its policy.
@@ -260,10 +292,17 @@ async fn check(common: &Common, form: Form) -> Result<Exit, Trouble> {
         },
         async |state| {
             let (state, store) = stored::open(common, state)?;
-            Ok(judge::view(&policy_store::load(&state, &*store)?, false))
+            let policy = policy_store::load(&state, &*store)?;
+            let roots = Roots::of(&state)?;
+            let found = roots.survey(&policy, &roots.pins());
+            Ok(judge::with_roots(judge::view(&policy, false), found))
         },
     );
-    Ok(tell_policy(&policy.await?, form))
+    let policy = policy.await?;
+    for root in roots_told(&policy) {
+        complain(&format!("note: {root}; `effectd policy reload` takes it over"));
+    }
+    Ok(tell_policy(&policy, form))
 }
 
 async fn reload(common: &Common, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
@@ -271,11 +310,15 @@ async fn reload(common: &Common, confirm: Confirm, form: Form) -> Result<Exit, T
         common,
         async |client| {
             let files = ask(client, "/v1/policy/check", Vec::new()).await?;
-            if files.in_force {
+            let mut says = roots_told(&files);
+            if !files.in_force {
+                says.push(format!("policy: what the files say now -> {}", files.digest));
+            }
+            if says.is_empty() {
                 complain(&"there is nothing to change");
                 return Ok(Some(files));
             }
-            if !confirm.given(&[format!("policy: what the files say now -> {}", files.digest)]) {
+            if !confirm.given(&says) {
                 return Ok(None);
             }
             let policy = ask(client, "/v1/policy/reload", Vec::new()).await?;
@@ -285,7 +328,18 @@ async fn reload(common: &Common, confirm: Confirm, form: Form) -> Result<Exit, T
         async |state| {
             complain(&"nothing runs that could take it over; the next start will");
             let (state, store) = stored::open(common, state)?;
-            Ok(Some(judge::view(&policy_store::load(&state, &*store)?, false)))
+            let policy = policy_store::load(&state, &*store)?;
+            let (roots, view) = (Roots::of(&state)?, judge::view(&policy, false));
+            let before = roots.pins();
+            let found = judge::with_roots(view, roots.survey(&policy, &before));
+            if found.roots.is_empty() {
+                return Ok(Some(found));
+            }
+            if !confirm.given(&roots_told(&found)) {
+                return Ok(None);
+            }
+            roots.repin(&policy, &before)?;
+            Ok(Some(found))
         },
     );
     Ok(policy
@@ -338,7 +392,7 @@ async fn make(common: &Common, change: PolicyChange, confirm: Confirm, form: For
             let done = recorded_on(common, path, &operation, async |parts, state| {
                 let policy = policy_store::change(state, &*parts.store, judge::change(change.clone()))?;
                 let view = judge::view(&policy, true);
-                let told = policy_told(&before, &view.digest);
+                let told = policy_told(&before, &view);
                 Ok((view, told))
             });
             let (view, receipt_id) = done.await?;

@@ -10,6 +10,8 @@ use effectd_contracts::{
 };
 use serde_json::{Map, Value};
 
+use crate::tui::shown;
+
 /// The receipt in a few lines.
 pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
     let mut text = String::new();
@@ -28,6 +30,7 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
         line("why", &format!("{} ({})", failure.message, failure.code));
     }
     line("inputs", &fields(&receipt.inputs));
+    line("redacted", &redacted(receipt));
     line("outputs", &fields(&receipt.outputs));
     for (nth, change) in effects::changes(receipt).iter().enumerate() {
         line(if nth == 0 { "changed" } else { "" }, change);
@@ -56,10 +59,11 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
             .map(|s| format!("{} by key {}", s.algorithm, s.key_id))
             .unwrap_or_default(),
     );
-    format!(
-        "{headline}: {} in {} for {}\n{text}",
+    let about = format!(
+        "{headline}: {} in {} for {}",
         receipt.tool_id, receipt.space_id, receipt.subject_id
-    )
+    );
+    format!("{}\n{text}", printable(&about))
 }
 
 /// What became known later, a line each.
@@ -90,11 +94,9 @@ pub(super) fn amendments(all: &[AmendmentEntry]) -> String {
     text
 }
 
-/// Text from tools and planners must not command the terminal.
+/// Text from tools and planners must not command the terminal, nor begin a line of its own.
 fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
+    shown(text, usize::MAX)
 }
 
 fn words(outcome: Outcome) -> &'static str {
@@ -136,6 +138,18 @@ fn fields(fields: &Map<String, Value>) -> String {
             format!("{name} {short}{dots}")
         });
     shown.collect::<Vec<_>>().join(", ")
+}
+
+fn redacted(receipt: &Receipt) -> String {
+    let entries = receipt.redacted.iter().map(|entry| {
+        let field = if entry.field.is_empty() {
+            "other fields"
+        } else {
+            &entry.field
+        };
+        format!("{} {} in {field}", entry.count, entry.kind.as_str())
+    });
+    entries.collect::<Vec<_>>().join(", ")
 }
 
 fn gates(receipt: &Receipt) -> String {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use effectd_actors::retention;
-use effectd_bus::Turn;
 use effectd_bus::embedded::EmbeddedConfig;
 use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
 use effectd_bus::embedded::salvage::{Salvaged, salvage};
+use effectd_bus::{Blobs, BlobsChecked, StoreError};
 use effectd_contracts::SystemClock;
 use effectd_gateway::operations;
 use effectd_gateway::upkeep::{self, RetainedView, StoreView};
@@ -21,6 +21,7 @@ use super::stored::Keeper;
 use super::{Common, complain};
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::keys;
 use crate::state::State;
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
@@ -38,7 +39,7 @@ pub(super) struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Read everything and change nothing: checksums, order, and that index and journal agree
+    /// Read everything and change nothing: checksums, order, that index and journal agree, and every blob
     ///
     /// Exits with 1 if anything is wrong, and says what.
     #[command(after_help = "Example:\n  effectd store check")]
@@ -181,8 +182,17 @@ fn check(common: &Common, form: Form) -> Result<Exit, Error> {
         bytes,
         entries,
         behind,
-        problems,
+        mut problems,
     } = rescue::check(&config(common)?, &SystemClock)?;
+    let blobs = match check_blobs(common) {
+        Ok(blobs) => blobs,
+        Err(error @ Error::Store(StoreError::Locked { .. })) => return Err(error),
+        Err(error) => {
+            problems.push(format!("the blobs were not read: {error}"));
+            BlobsChecked::default()
+        }
+    };
+    problems.extend(blobs.problems);
     problems.iter().for_each(|problem| complain(problem));
     show(
         &json!({
@@ -192,6 +202,9 @@ fn check(common: &Common, form: Form) -> Result<Exit, Error> {
             "bytes": bytes,
             "index_entries": entries,
             "index_behind": behind,
+            "blobs": blobs.blobs,
+            "blob_bytes": blobs.bytes,
+            "notes": blobs.notes,
             "problems": problems,
         }),
         form,
@@ -201,6 +214,19 @@ fn check(common: &Common, form: Form) -> Result<Exit, Error> {
     } else {
         Exit::Failed
     })
+}
+
+fn check_blobs(common: &Common) -> Result<BlobsChecked, Error> {
+    let (config, root) = (config(common)?, client_state(common).join("blobs"));
+    let key = keys::blobs_there(&State::existing(&client_state(common))?.keys_dir())?;
+    match key {
+        // The quota counts only where something is stored.
+        Some(key) => Ok(rescue::check_blobs(&config, &Blobs::new(root, &key, 0))?),
+        None if root.exists() => Err(Error::Request(
+            "there is no keys/blobs.key; restore it from your backup".to_owned(),
+        )),
+        None => Ok(BlobsChecked::default()),
+    }
 }
 
 fn rebuild(common: &Common, form: Form) -> Result<Exit, Error> {
@@ -287,7 +313,7 @@ async fn turns(common: &Common, dry_run: bool) -> Result<Option<RetainedView>, T
             async |state| {
                 on_parts(common, state, async |parts, by| {
                     if dry_run {
-                        retention::turn(parts, Turn::Preview).map(RetainedView::would)
+                        retention::preview(parts).map(RetainedView::would)
                     } else {
                         operations::retain(parts.clone(), by).await
                     }

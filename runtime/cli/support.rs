@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::backend::{Trouble, client_state, socket};
-use super::output::line;
+use super::output::data;
 use super::{Common, complain};
 use crate::client::{Client, percent_encoded};
 use crate::error::Error;
@@ -118,7 +118,7 @@ impl SupportBundle {
             // Plain data with text keys, for which serde_json has no failure.
             let text = serde_json::to_string_pretty(&bundle).unwrap_or_default();
             if self.into.as_os_str() == "-" {
-                line(&text);
+                data(&text);
             } else {
                 write(&self.into, &text)?;
                 complain(&"read it before you hand it on");

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::Common;
 use super::backend::{Trouble, client_state, socket};
-use super::output::line;
+use super::output::data;
 use crate::client::{Client, ClientError, percent_encoded};
 use crate::exit::Exit;
 use crate::tui::ratatui::crossterm::event::KeyCode;
@@ -149,7 +149,7 @@ impl Top {
             if self.once {
                 tokio::time::sleep(every).await;
                 let seen = first.soon(&mut client).await?;
-                line(&serde_json::to_string_pretty(&seen.told()).unwrap_or_default());
+                data(&serde_json::to_string_pretty(&seen.told()).unwrap_or_default());
                 return Ok(Exit::Done);
             }
             watch(&mut client, first, every).await?;

@@ -1,8 +1,7 @@
 //! What a notification says, as a desktop may show it: its author may be anybody, and whoever shows it may read markup.
 
+use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{Notice, SubjectId};
-
-use crate::tui::hides;
 
 /// A title and a body without anything that commands, hides or turns round, and the body with who says it at its end: so nobody can
 /// speak in another's name. The body's markup is text; titles have none.
@@ -21,7 +20,7 @@ fn tame(text: &str, lines: bool) -> String {
     let tame = |c: char| match c {
         '\n' if lines => Some('\n'),
         '\n' | '\t' => Some(' '),
-        c if c.is_control() || hides(c) => None,
+        c if is_unprintable(c) => None,
         c => Some(c),
     };
     text.chars().filter_map(tame).collect()

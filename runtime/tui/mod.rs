@@ -11,8 +11,7 @@ mod text;
 
 pub use events::{Event, Events};
 pub use screen::Screen;
-pub(crate) use text::hides;
-pub use text::{shown, shown_lines};
+pub use text::{shown, shown_lines, shown_text};
 
 /// What views are drawn with.
 pub use ratatui;

@@ -1,5 +1,6 @@
 //! Text from elsewhere, made safe to show: nothing in it commands the terminal, hides, or turns the line round.
 
+use effectd_contracts::text::is_unprintable;
 use unicode_width::UnicodeWidthChar;
 
 /// So many marks may stand on one letter, as some scripts need; more of them climb over the lines around.
@@ -32,6 +33,12 @@ pub fn shown(text: &str, columns_max: usize) -> String {
         }
     }
     out
+}
+
+/// A text of any length, each of its lines as [`shown`].
+pub fn shown_text(text: &str) -> String {
+    let lines = text.split('\n').map(|line| shown(line, usize::MAX));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The lines of a text, each as [`shown`], at most so many; the last says how many more there are.
@@ -71,7 +78,7 @@ impl Piece {
             *marks = MARKS_MAX;
             return plain(picture.to_string());
         }
-        if hides(c) {
+        if is_unprintable(c) {
             *marks = MARKS_MAX;
             return plain(number(c));
         }
@@ -102,16 +109,6 @@ fn picture(c: char) -> Option<char> {
 
 fn number(c: char) -> String {
     format!("‹U+{:04X}›", c as u32)
-}
-
-/// What is not seen, or changes what others look like: controls of the second kind, marks of direction, joiners, spaces
-/// without width, selectors of variants, tags, fillers, ends of lines and paragraphs.
-pub(crate) fn hides(c: char) -> bool {
-    matches!(c as u32,
-        0x80..=0x9f | 0xad | 0x34f | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891 | 0x8e2
-        | 0x115f..=0x1160 | 0x17b4..=0x17b5 | 0x180b..=0x180f | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f
-        | 0x3164 | 0xfe00..=0xfe0f | 0xfeff | 0xffa0 | 0xfff0..=0xfffb | 0x110bd | 0x110cd | 0x13430..=0x1343f
-        | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0000..=0xe0fff)
 }
 
 #[cfg(test)]
@@ -153,8 +150,7 @@ mod tests {
     fn no_character_of_any_kind_passes_as_a_command() {
         for c in (0..=0x10_ffff_u32).filter_map(char::from_u32) {
             let text = shown(&format!("a{c}b"), 80);
-            assert!(!text.chars().any(char::is_control), "{c:?}");
-            assert!(!text.chars().any(hides), "{c:?}");
+            assert!(!text.chars().any(is_unprintable), "{c:?}");
             assert!(text.starts_with('a') && text.ends_with('b'), "{c:?}");
         }
     }

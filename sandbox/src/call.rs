@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SandboxError;
 use crate::limits::{CALL_TIME_MAX, NARROWING_PATHS_MAX, REQUEST_BYTES_MAX};
 pub use crate::profile::Limits;
+use crate::root::SpaceRoot;
 
 /// One call into a fresh sandbox.
 #[derive(Debug, Clone)]
@@ -20,7 +21,7 @@ pub struct Call {
     /// Forces the modifier `high_isolation`, also where the profile does not name it.
     pub high_isolation: bool,
     /// The space's root on the host.
-    pub space_root: PathBuf,
+    pub space_root: SpaceRoot,
     /// The bytes the dispatcher in the child gets.
     pub request: Vec<u8>,
     /// What it may use, at most as much as the profile says.

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::call::{Answer, Call, Ending, Limits, Narrowing};
 use crate::drill::Drill;
 use crate::error::SandboxError;
+use crate::root::SpaceRoot;
 use crate::sandbox::{Sandbox, SandboxConfig, check_landlock};
 
 /// How one promise stands on this host.
@@ -231,7 +232,7 @@ impl Ground {
             tool_id,
             profile,
             high_isolation: false,
-            space_root: self.workspace.clone(),
+            space_root: SpaceRoot::open(&self.workspace)?,
             request: Vec::new(),
             limits,
             timeout: Duration::from_millis(timeout_ms),

@@ -4,7 +4,7 @@
 //! runtime ends its threads as it likes.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -135,7 +135,8 @@ impl Zygote {
         if order.len() > CONTROL_BYTES_MAX {
             return Err(SandboxError::Refused("the profile is too large".to_owned()));
         }
-        socket::send(self.control.as_fd(), &order, &[]).map_err(|_| not_ours())?;
+        let root = pool.root.as_fd().as_raw_fd();
+        socket::send(self.control.as_fd(), &order, &[root]).map_err(|_| not_ours())?;
         if !readable_within(&self.control, BOOT_TIME_MAX.get()).map_err(failed)? {
             return Err(not_ours());
         }

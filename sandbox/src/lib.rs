@@ -8,6 +8,7 @@ mod error;
 pub mod limits;
 
 mod call;
+mod root;
 mod sandbox;
 
 mod filter;
@@ -47,6 +48,7 @@ pub use call::{Answer, Call, Denial, DenialSource, Ending, Limits, Narrowing, Us
 pub use error::SandboxError;
 pub use memory::Memory;
 pub use pool::PoolSize;
+pub use root::{Above, RootId, SpaceRoot};
 pub use run::Poised;
 pub use sandbox::{Sandbox, SandboxConfig, ZygoteInfo};
 pub use settle::Reply;

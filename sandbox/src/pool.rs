@@ -17,6 +17,7 @@ use crate::error::SandboxError;
 use crate::limits::CHILD_WAIT_MAX;
 use crate::profile::{Ceilings, Profile};
 use crate::room::{Others, Room};
+use crate::root::SpaceRoot;
 use crate::sys::{process, socket};
 use crate::wire::{Boot, FORKS_MAX};
 
@@ -63,6 +64,8 @@ type Waiter = oneshot::Sender<Result<Ready, SandboxError>>;
 pub(crate) struct Pool {
     pub(crate) profile: Arc<Profile>,
     pub(crate) boot: Boot,
+    /// What the zygote mounts.
+    pub(crate) root: SpaceRoot,
     pub(crate) cgroups: Option<Arc<Cgroups>>,
     size: PoolSize,
     state: Mutex<State>,
@@ -93,7 +96,7 @@ struct State {
 impl Pool {
     pub(crate) fn new(
         profile: Arc<Profile>,
-        boot: Boot,
+        (boot, root): (Boot, SpaceRoot),
         cgroups: Option<Arc<Cgroups>>,
         size: PoolSize,
         others: Arc<Others>,
@@ -114,6 +117,7 @@ impl Pool {
         Self {
             profile,
             boot,
+            root,
             cgroups,
             size,
             state: Mutex::new(state),

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -20,6 +19,7 @@ use crate::limits::{LANDLOCK_ABI_MIN, READY_MAX, READY_MIN, STAND_IN_ID, ZYGOTES
 use crate::pool::{Pool, PoolSize};
 use crate::profile::Profile;
 use crate::room::Others;
+use crate::root::{RootId, SpaceRoot};
 use crate::run::Poised;
 use crate::settle::Reply;
 use crate::sys::process::landlock_abi;
@@ -77,13 +77,12 @@ pub struct Sandbox {
     others: Arc<Others>,
 }
 
-/// What a zygote is for. The inode is part of it: a root that was replaced by another folder of the same name is another.
+/// What a zygote is for. A root that was replaced by another folder of the same name is another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     profile: SandboxProfile,
-    root: PathBuf,
-    device: u64,
-    inode: u64,
+    path: PathBuf,
+    root: RootId,
     identity: Identity,
 }
 
@@ -172,7 +171,7 @@ impl Sandbox {
     /// [`Poised::go`]. `None` if it cannot be: whoever [asks](Self::ask) for it then waits, or is told why not.
     pub fn poise(&self, call: &Call) -> Option<Poised> {
         call.check().ok()?;
-        let key = self.key(call.effective_profile(), &call.space_root).ok()?;
+        let key = self.key(call.effective_profile(), &call.space_root);
         let pool = Arc::clone(&self.lock().get(&key)?.pool);
         let in_flight = pool.enter();
         let child = pool.take_now(call.makes_room)?;
@@ -195,7 +194,7 @@ impl Sandbox {
 
     /// Starts the zygote for a (profile, space root) and waits for its first child, so that the first call finds it ready,
     /// and what the host refuses shows before any action is accepted.
-    pub async fn warm(&self, profile: SandboxProfile, space_root: &Path) -> Result<(), SandboxError> {
+    pub async fn warm(&self, profile: SandboxProfile, space_root: &SpaceRoot) -> Result<(), SandboxError> {
         let pool = self.pool_for(profile, space_root)?;
         let _in_flight = pool.enter();
         let child = pool.take(false).await?;
@@ -210,7 +209,7 @@ impl Sandbox {
             let guard_pid = entry.pool.guard_pid()?;
             Some(ZygoteInfo {
                 profile: key.profile,
-                space_root: key.root.clone(),
+                space_root: key.path.clone(),
                 guard_pid,
             })
         };
@@ -226,8 +225,8 @@ impl Sandbox {
         self.zygotes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pool_for(&self, profile: SandboxProfile, space_root: &Path) -> Result<Arc<Pool>, SandboxError> {
-        let key = self.key(profile, space_root)?;
+    fn pool_for(&self, profile: SandboxProfile, root: &SpaceRoot) -> Result<Arc<Pool>, SandboxError> {
+        let key = self.key(profile, root);
         let mut zygotes = self.lock();
         if let Some(entry) = zygotes.get(&key) {
             return Ok(Arc::clone(&entry.pool));
@@ -235,30 +234,20 @@ impl Sandbox {
         if zygotes.len() >= self.config.zygotes_max.max(1) {
             retire_one(&mut zygotes)?;
         }
-        let entry = self.new_entry(&key)?;
+        let entry = self.new_entry(&key, root)?;
         let pool = Arc::clone(&entry.pool);
         zygotes.insert(key, entry);
         Ok(pool)
     }
 
-    fn key(&self, profile: SandboxProfile, space_root: &Path) -> Result<Key, SandboxError> {
-        let unusable = |what: String| SandboxError::Workspace {
-            path: space_root.to_owned(),
-            what,
-            fix: "create the folder before it is used".to_owned(),
-        };
-        let metadata = fs::metadata(space_root).map_err(|error| unusable(error.to_string()))?;
-        if !metadata.is_dir() || !space_root.is_absolute() {
-            return Err(unusable("it is not a folder with an absolute path".to_owned()));
-        }
-        let identity = self.identity(metadata.uid(), metadata.gid());
-        Ok(Key {
+    fn key(&self, profile: SandboxProfile, root: &SpaceRoot) -> Key {
+        let (uid, gid) = root.owner();
+        Key {
             profile,
-            root: space_root.to_owned(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            identity,
-        })
+            path: root.path().to_owned(),
+            root: root.id(),
+            identity: self.identity(uid, gid),
+        }
     }
 
     /// Never root: where root owns the workspace, a stand-in acts and the mount stores its files as root's.
@@ -283,7 +272,7 @@ impl Sandbox {
         }
     }
 
-    fn new_entry(&self, key: &Key) -> Result<Entry, SandboxError> {
+    fn new_entry(&self, key: &Key, root: &SpaceRoot) -> Result<Entry, SandboxError> {
         let profile = self.profiles.get(&key.profile).ok_or(SandboxError::Closed)?;
         if profile.require_tree_memory && self.cgroups.is_none() {
             return Err(SandboxError::Unavailable {
@@ -292,7 +281,7 @@ impl Sandbox {
             });
         }
         let boot = Boot {
-            space_root: key.root.clone(),
+            space_root: key.path.clone(),
             identity: key.identity,
             tree: profile.tree.clone(),
             proc: profile.proc,
@@ -303,7 +292,7 @@ impl Sandbox {
         };
         let pool = Arc::new(Pool::new(
             Arc::clone(profile),
-            boot,
+            (boot, root.clone()),
             self.cgroups.clone(),
             self.config.pool,
             Arc::clone(&self.others),

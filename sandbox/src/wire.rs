@@ -16,6 +16,7 @@ use crate::sys::process::Ended;
 /// The first message to a zygote: all it will ever know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Boot {
+    /// What the space's root is called, for messages. The root itself comes along as a descriptor.
     pub(crate) space_root: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) tree: Vec<TreeEntry>,

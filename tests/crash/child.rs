@@ -208,7 +208,8 @@ pub(crate) async fn warm(runtime: &Runtime, root: &Path) {
         high_isolation: false,
     };
     let sandbox = &runtime.pipeline().parts().sandbox;
-    sandbox.warm(profile, root).await.unwrap();
+    let root = effectd_sandbox::SpaceRoot::open(root).unwrap();
+    sandbox.warm(profile, &root).await.unwrap();
 }
 
 /// Waits for all of them, side by side.

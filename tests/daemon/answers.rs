@@ -37,6 +37,53 @@ fn a_decision_is_done_once_and_its_receipt_is_found_everywhere() {
 }
 
 #[test]
+fn every_answer_says_what_redaction_removed() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let removed = serde_json::json!([{ "field": "/text", "kind": "phone", "count": 1 }]);
+    let done = daemon
+        .post("/v1/actions?wait", &write_note("r-1", "r.txt", "+49 170 1234567"))
+        .json(200);
+    assert_eq!(done["receipt"]["redacted"], removed);
+    for path in ["/v1/actions/r-1", "/v1/actions/r-1/wait"] {
+        assert_eq!(daemon.get(path).json(200)["receipt"]["redacted"], removed);
+    }
+    assert_eq!(
+        std::fs::read_to_string(place.note("r.txt")).unwrap(),
+        "[redacted:phone]"
+    );
+    let mut edit = write_note("r-2", "r.txt", "");
+    edit["tool_id"] = "files.edit_text".into();
+    edit["params"].as_object_mut().unwrap().remove("text");
+    edit["params"]["find"] = "+49 170 7654321".into();
+    edit["params"]["replace"] = "x".into();
+    // What fails because of a redaction says so, too.
+    let failed = daemon.post("/v1/actions?wait", &edit);
+    let removed = serde_json::json!([{ "field": "/find", "kind": "phone", "count": 1 }]);
+    let problem: Value = serde_json::from_str(&failed.body).unwrap();
+    assert_eq!(problem["receipt"]["redacted"], removed, "{problem}");
+}
+
+#[test]
+fn an_id_with_an_invisible_character_is_refused() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    for (field, hidden) in [
+        ("action_id", '\u{202e}'),
+        ("subject_id", '\u{200b}'),
+        ("space_id", '\u{2028}'),
+        ("tool_id", '\u{feff}'),
+        ("idempotency_key", '\u{2066}'),
+    ] {
+        let mut request = write_note("h-1", "h.txt", "h");
+        request[field] = format!("a{hidden}b").into();
+        let refused = daemon.post("/v1/actions", &request).problem(400, "malformed");
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.contains(field) && detail.contains("printable"), "{detail}");
+    }
+}
+
+#[test]
 fn a_submitted_decision_can_be_waited_for() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);

@@ -76,6 +76,52 @@ fn a_body_beyond_the_bound_is_refused_without_being_read() {
     others_are_served(&daemon, "after-large");
 }
 
+/// Sends all of it before anything is read, as many clients do.
+fn sends_all_then_reads(daemon: &Daemon, request: &[u8]) -> std::io::Result<Reply> {
+    let mut stream = daemon.connect();
+    stream.write_all(request)?;
+    Ok(Reply::read(stream))
+}
+
+#[test]
+fn an_answer_before_the_end_of_a_request_reaches_the_client() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let with_body = |path: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2097152\r\n\r\n");
+        [head.into_bytes(), vec![b'x'; 2 << 20]].concat()
+    };
+    let head = b"POST /v1/actions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    let chunk = [b"10000\r\n".to_vec(), vec![b'x'; 65_536], b"\r\n".to_vec()].concat();
+    let chunked = [head, chunk.repeat(48), b"0\r\n\r\n".to_vec()].concat();
+    let line = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "x".repeat(1 << 20)).into_bytes();
+    let cases = [
+        (with_body("/v1/actions"), 413),
+        (chunked, 413),
+        (with_body("/nowhere"), 404),
+        (line, 431),
+    ];
+    std::thread::scope(|scope| {
+        for (request, status) in &cases {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let reply =
+                        sends_all_then_reads(&daemon, request).expect("the client may send all of it");
+                    assert_eq!(reply.status, *status, "{reply:?}");
+                }
+            });
+        }
+    });
+    // One that never stops is cut off.
+    let mut endless = daemon.connect();
+    let mut sent = endless.write_all(&with_body("/nowhere"));
+    for _ in 0..64 {
+        sent = sent.and_then(|()| endless.write_all(&[b'x'; 1 << 20]));
+    }
+    assert!(sent.is_err(), "it sent 66 MiB");
+    others_are_served(&daemon, "after-endless");
+}
+
 #[test]
 fn slow_clients_are_given_up() {
     let place = Place::seeded();

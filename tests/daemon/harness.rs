@@ -68,6 +68,8 @@ pub fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)
         .append(true)
         .open(log)
         .unwrap();
+    let named = arguments.windows(2).find(|pair| pair[0] == "--socket");
+    let named = named.map(|pair| pair[1]);
     let mut all = vec!["serve", "--state", ".effectd"];
     all.extend(arguments);
     let child = place
@@ -83,7 +85,7 @@ pub fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)
     let daemon = Daemon {
         child,
         manager,
-        socket: place.socket(),
+        socket: named.map_or_else(|| place.socket(), PathBuf::from),
     };
     daemon.until_told("READY=1");
     daemon
@@ -93,10 +95,16 @@ pub fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)
 pub struct Daemon {
     child: Child,
     manager: UnixDatagram,
-    socket: PathBuf,
+    pub socket: PathBuf,
 }
 
 impl Daemon {
+    /// The same, listening at another place.
+    pub fn at(mut self, socket: PathBuf) -> Self {
+        self.socket = socket;
+        self
+    }
+
     /// Waits until the service manager was told this.
     pub fn until_told(&self, what: &str) {
         let mut buffer = [0; 1_024];
@@ -217,7 +225,12 @@ impl Reply {
         let mut bytes = Vec::new();
         // What was sent before the connection broke still counts.
         let _ = stream.read_to_end(&mut bytes);
-        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Self::of(&bytes)
+    }
+
+    /// The whole of what came back.
+    pub fn of(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head
             .split(' ')

@@ -8,12 +8,16 @@
 )]
 
 mod harness;
+#[path = "../../bus/tests/all/mounts.rs"]
+#[allow(dead_code, reason = "these tests use some of it")]
+mod mounts;
 #[path = "../harness/mod.rs"]
 mod shared;
 
 mod acts;
 mod answers;
 mod approvals;
+mod askers;
 mod backups;
 mod bad_clients;
 mod breakers;
@@ -21,7 +25,9 @@ mod canary;
 mod cancel;
 mod checks;
 mod commands;
+mod crowds;
 mod desktop;
+mod disk;
 mod erasure;
 mod events;
 mod grants;
@@ -36,10 +42,12 @@ mod policy;
 mod previews;
 mod receipts;
 mod restoring;
+mod roots;
 mod runbook;
 mod said;
 mod seeding;
 mod signals;
+mod socket;
 mod tools;
 mod top;
 mod upkeep;

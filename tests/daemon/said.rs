@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::harness::{Place, Serving, write_note};
 use crate::seeding::{self, Left};
+use crate::upkeep::write_long_ago;
 
 /// A dead letter of this code.
 fn letter(n: usize, code: &str) -> Left {
@@ -170,6 +171,7 @@ fn a_letter_whose_key_is_lost_is_listed_as_one_that_cannot_be_read() {
 #[test]
 fn what_would_go_is_what_goes() {
     let place = Place::seeded();
+    write_long_ago(&place, 5);
     let daemon = place.serve(&[]);
     daemon
         .post("/v1/actions?wait", &write_note("young-1", "young.txt", "x"))

@@ -123,7 +123,7 @@ fn dead_letters_are_looked_after_while_the_daemon_runs() {
 }
 
 /// Writes notes as if it were longer ago than anything is kept.
-fn write_long_ago(place: &Place, notes: usize) {
+pub(crate) fn write_long_ago(place: &Place, notes: usize) {
     let then = Timestamp::now()
         .checked_sub(Duration::from_secs(200 * 86_400))
         .unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use effectd::contracts::{CallMode, Code, Failure, RiskLevel, ToolCall, ToolOutput, ToolReply, ToolSpec};
-use effectd_sandbox::{Beside, Call, Ending, Limits, Narrowing, Outward, Sandbox, SandboxConfig};
+use effectd_sandbox::{Beside, Call, Ending, Limits, Narrowing, Outward, Sandbox, SandboxConfig, SpaceRoot};
 use serde_json::{Value, json};
 
 use crate::harness::program;
@@ -86,7 +86,7 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         tool_id: spec.tool_id.clone(),
         profile: spec.effective_profile(),
         high_isolation: false,
-        space_root: root.to_owned(),
+        space_root: SpaceRoot::open(root).unwrap(),
         request: serde_json::to_vec(&request).unwrap(),
         limits: Limits::default(),
         timeout: Duration::from_millis(timeout_ms),

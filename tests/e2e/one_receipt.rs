@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use effectd::{Answer, Done};
-use effectd_actors::Withdrawal;
 use effectd_actors::identity::verify;
+use effectd_actors::{Incoming, Withdrawal};
 use effectd_bus::{ReceiptQuery, TopicName};
-use effectd_contracts::{Digest, Event, ExecutedData, Outcome, Status, Topic};
+use effectd_contracts::{Code, Digest, Event, ExecutedData, Origin, Outcome, Status, Topic};
 
 use crate::harness::{Place, Running, note, write_note};
 
@@ -251,4 +251,40 @@ async fn withdrawing_and_running_race_to_exactly_one_receipt() {
         "{withdrawn} withdrawn, {ran} ran: no race"
     );
     runtime.stop().await;
+}
+
+/// Answers go by action id, and two users use the same one at the same time: whoever is answered is answered with their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_in_flight_answers_its_own_asker_alone() {
+    let place = Place::new();
+    let runtime = Arc::new(place.runtime().await);
+    for round in 0..10 {
+        let id = format!("shared-{round}");
+        let all = (0..16).map(|n| {
+            let (runtime, principal) = (runtime.clone(), format!("user://{}", n % 2));
+            let incoming = Incoming {
+                request: note(&id, "workspace/x.txt", &id).into(),
+                principal: principal.parse().unwrap(),
+                origin: Origin::Arbiter,
+                interactive: false,
+            };
+            tokio::spawn(async move {
+                let asker = incoming.principal.clone();
+                (asker, runtime.pipeline().exec(incoming).await)
+            })
+        });
+        let mut served = BTreeSet::new();
+        for answer in all.collect::<Vec<_>>() {
+            match answer.await.unwrap() {
+                (asker, Answer::Done(done)) => {
+                    assert_eq!(done.receipt.principal, asker);
+                    served.insert(asker);
+                }
+                (_, Answer::Refused(failure)) => assert_eq!(failure.code, Code::ActionConflict),
+                (_, Answer::Held(held)) => panic!("{held:?}"),
+            }
+        }
+        assert_eq!(served.len(), 1, "{served:?}");
+    }
+    Arc::into_inner(runtime).unwrap().stop().await;
 }

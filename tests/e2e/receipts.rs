@@ -14,7 +14,7 @@ use crate::harness::{Place, Ran, Running, note, root, write_note};
 mod learner;
 
 /// A place in which so many notes were written, and one request was refused.
-fn place_with(notes: usize) -> Place {
+pub(crate) fn place_with(notes: usize) -> Place {
     let place = Place::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -32,7 +32,7 @@ fn place_with(notes: usize) -> Place {
     place
 }
 
-fn lines(ran: &Ran) -> Vec<Value> {
+pub(crate) fn lines(ran: &Ran) -> Vec<Value> {
     assert_eq!(ran.code(), 0, "{}", ran.stderr());
     let text = ran.stdout();
     text.lines()
@@ -41,7 +41,7 @@ fn lines(ran: &Ran) -> Vec<Value> {
 }
 
 /// The second implementation, which shares nothing with the first but the page that describes the format.
-fn python(bundle: &Path) -> (i32, String) {
+pub(crate) fn python(bundle: &Path) -> (i32, String) {
     let script = root().join("tests/e2e/verify_bundle.py");
     let ran = Command::new("python3").arg(script).arg(bundle).output();
     let ran = ran.expect("python3 and its package `cryptography` are needed; .ci/run installs both");
@@ -54,7 +54,7 @@ fn python(bundle: &Path) -> (i32, String) {
 }
 
 /// Both implementations find fault with the lines; ours says this.
-fn both_find(place: &Place, lines: &[String], words: &str) {
+pub(crate) fn both_find(place: &Place, lines: &[String], words: &str) {
     let path = place.path("tampered.jsonl");
     std::fs::write(&path, lines.join("\n") + "\n").unwrap();
     let ours = place.effectd(&["receipts", "verify", "tampered.jsonl"], None);

@@ -73,6 +73,53 @@ fn a_damaged_store_is_told_with_a_failing_exit_code() {
     assert_eq!(place.effectd(&["store", "check"], None).code(), 0);
 }
 
+#[test]
+fn damaged_blobs_are_found_and_named() {
+    let place = Place::seeded();
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    let attempt = |arguments: &[&str]| {
+        let ran = place.effectd(&[&["tools", "try", "-o", "json"], arguments].concat(), None);
+        assert_eq!(ran.code(), 0, "{}", ran.stderr());
+    };
+    // One in a slot, one in a file, one in a file of several chunks.
+    for (name, length) in [("small", 100), ("medium", 20_000), ("large", 200_000)] {
+        std::fs::write(place.note(name), "x".repeat(length)).unwrap();
+        let path = format!("path=workspace/{name}");
+        attempt(&["files.write_text", &path, "text=new"]);
+    }
+    attempt(&["artifact.put", "path=workspace/small"]);
+    let checked = place.effectd(&["store", "check", "-o", "json"], None).json(0);
+    assert!(checked["blobs"].as_u64() >= Some(4), "{checked}");
+    assert_eq!(checked["notes"], serde_json::json!([]), "{checked}");
+    let blobs: Vec<_> = place
+        .state_bytes()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with(place.state().join("blobs")))
+        .collect();
+    assert!(blobs.len() >= 4, "{}", blobs.len());
+    for (path, bytes) in blobs {
+        let mut flipped = bytes.clone();
+        flipped[90] ^= 1;
+        std::fs::write(&path, flipped).unwrap();
+        let checked = place.effectd(&["store", "check"], None);
+        assert_eq!(checked.code(), 1, "{}: {}", path.display(), checked.stdout());
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(checked.stderr().contains(name), "{name}: {}", checked.stderr());
+        std::fs::write(&path, bytes).unwrap();
+    }
+    std::fs::rename(place.state().join("keys/blobs.key"), place.path("blobs.key")).unwrap();
+    let checked = place.effectd(&["store", "check"], None);
+    assert!(
+        checked.code() == 1 && checked.stderr().contains("keys/blobs.key"),
+        "{}",
+        checked.stderr()
+    );
+    assert!(
+        !place.state().join("keys/blobs.key").exists(),
+        "a check makes no key"
+    );
+}
+
 /// Leaves a dead letter in the store: a copy of the decision that was carried out, about another action.
 fn leave_letter(place: &Place, action: &str) {
     let config = EmbeddedConfig::new(place.state());

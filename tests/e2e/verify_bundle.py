@@ -166,7 +166,9 @@ class Check:
                 self.find(f"{where} is not what its hash says")
             self.entry(index, where, entry)
         else:
-            # What retention let go may have named a key, or be the receipt of any intent before it.
+            if index >= self.head["kept_from"]:
+                self.find(f"{where} has no body, and the head says that it is kept")
+            # What retention dropped may have named a key, or be the receipt of any intent before it.
             self.gone += 1
             self.take_told()
             self.open.clear()
@@ -200,12 +202,24 @@ class Check:
             self.find(f"{len(self.open)} intents have no receipt; the head says {head['open']}")
 
 
+def once(pairs):
+    """An object in which no name appears twice: readers disagree about which of the two counts."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a name appears twice in one object")
+    return members
+
+
+def read(line):
+    return json.loads(line, object_pairs_hook=once)
+
+
 def main(path):
     with open(path, encoding="utf-8") as lines:
-        check = Check(json.loads(next(lines)))
+        check = Check(read(next(lines)))
         for line in lines:
             try:
-                check.line(json.loads(line))
+                check.line(read(line))
             except (ValueError, KeyError, TypeError) as error:
                 check.find(f"a line cannot be read: {error!r}")
     check.finish()

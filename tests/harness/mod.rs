@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -106,12 +107,15 @@ impl Place {
     /// The program, to be run here as another user. Only root can become one. The build may lie in a folder that is closed to
     /// others, such as a home of mode 0700, so this runs a copy that lies here.
     pub fn command_as(&self, uid: u32, gid: u32, arguments: &[&str]) -> Command {
+        static COPYING: Mutex<()> = Mutex::new(());
+        let copying = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = self.path("effectd");
         if !copy.exists() {
             // Not `fs::copy`: a process that another test forks meanwhile would hold the copy open for writing.
             let copied = Command::new("cp").arg(program()).arg(&copy).status().unwrap();
             assert!(copied.success());
         }
+        drop(copying);
         let mut command = self.command_of(&copy, arguments);
         command.uid(uid).gid(gid);
         command
@@ -144,13 +148,18 @@ impl Place {
     ) -> Ran {
         let mut command = self.command(arguments);
         host(&mut command);
-        let mut child = command.spawn().unwrap();
-        let mut input = child.stdin.take().unwrap();
-        // A program that refuses its arguments does not read its input.
-        let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
-        drop(input);
-        Ran(child.wait_with_output().unwrap())
+        run_to_end(command, stdin.unwrap_or_default())
     }
+}
+
+/// Runs a command with this on its standard input, and waits for its end.
+pub fn run_to_end(mut command: Command, stdin: &str) -> Ran {
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // A program that refuses its arguments does not read its input.
+    let _ = input.write_all(stdin.as_bytes());
+    drop(input);
+    Ran(child.wait_with_output().unwrap())
 }
 
 pub fn program() -> &'static str {

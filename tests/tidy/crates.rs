@@ -44,12 +44,6 @@ const CONFINED: [(&str, &str); 6] = [
 /// Features that exist for tests alone.
 const TEST_FEATURES: [&str; 3] = ["failpoints", "conformance", "testing"];
 
-/// Longer than this, and a file has a second subject.
-const RUST_LINES_MAX: usize = 600;
-
-/// Files that may be longer. Keep it empty: split the file instead.
-const LONGER: [&str; 0] = [];
-
 /// The tables of dependencies of a Cargo.toml; whether they are for tests only.
 fn tables(manifest: &toml::Table) -> Vec<(bool, &toml::Table)> {
     let kinds = [
@@ -222,21 +216,6 @@ fn undocumented_items_and_aborting_profiles_are_refused() {
             "[profile.{name}]: a panic must end one worker, not the process"
         );
     }
-}
-
-#[test]
-fn files_can_be_read_in_one_sitting() {
-    let mut findings = Vec::new();
-    for file in files_ending(".rs") {
-        let lines = text(&file).lines().count();
-        if lines > RUST_LINES_MAX && !LONGER.contains(&file.as_str()) {
-            findings.push(format!("{file}: {lines} lines"));
-        }
-    }
-    none(
-        &findings,
-        &format!("Longer than {RUST_LINES_MAX} lines; look for the second subject and give it a file:"),
-    );
 }
 
 #[test]

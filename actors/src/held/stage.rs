@@ -307,7 +307,10 @@ impl Holder {
             let touched = preimage::touched_with(&self.parts, space, asked.entry(), asked.params());
             resources::of_action(asked.entry().spec(), space, asked.params(), &touched)
         };
-        let known = self.parts.store.lookup(space, &key, &params, &depends)?;
+        let known = self
+            .parts
+            .store
+            .lookup(&action.asker(), &key, &params, &depends)?;
         Ok(match known {
             Lookup::Done { receipt_id } => Some(Then::Before(receipt_id)),
             Lookup::InFlight { action_id } if action_id != action.ticket.action_id => {

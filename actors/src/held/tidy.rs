@@ -185,6 +185,8 @@ fn refusal(parts: &Parts, hold: &Hold, approval: &Approval, failure: Failure) ->
         ruling: Some(Ruling {
             decision: hold.prompt.decision.clone(),
             facts: hold.prompt.facts.clone(),
+            // Nothing ran.
+            redacted: Vec::new(),
         }),
         failure,
         fence: None,

@@ -13,6 +13,8 @@ struct Device {
     lines: Vec<LogLine>,
     tree: Frontier,
     open: u64,
+    /// From where on the next heads say that bodies are kept.
+    kept_from: u64,
     heads: Vec<LogHead>,
 }
 
@@ -41,6 +43,7 @@ impl Device {
                 size: self.tree.size(),
                 root: self.tree.root(),
                 open: self.open,
+                kept_from: self.kept_from,
             },
             moment(),
         );
@@ -72,6 +75,7 @@ impl Device {
             lines: Vec::new(),
             tree: Frontier::default(),
             open: 0,
+            kept_from: 0,
             heads: Vec::new(),
         };
         device.add(&LogEntry::Key(old.key_entry(None, None, moment())));
@@ -98,10 +102,15 @@ impl Device {
     }
 
     fn check(&self, lines: &[LogLine]) -> Report {
-        let mut checker = Checker::new(Frontier::default(), &[]);
+        let mut checker = self.checker();
         self.heads.iter().for_each(|head| checker.expect(head.clone()));
         lines.chunks(7).for_each(|page| checker.entries(page));
-        checker.finish(self.heads.last().unwrap(), Some(&identity(1).key_id()))
+        checker.finish(Some(&identity(1).key_id()))
+    }
+
+    /// A check from the first entry on, against the last head.
+    fn checker(&self) -> Checker {
+        Checker::new(Frontier::default(), &[], self.heads.last().unwrap().clone())
     }
 }
 
@@ -124,15 +133,17 @@ fn an_honest_log_with_a_rotation_is_found_whole() {
             serde_json::from_value(keys[usize::from(at > 0)].clone()).unwrap()
         })
         .to_vec();
-    let mut checker = Checker::new(before, &keys);
+    let mut checker = Checker::new(before, &keys, device.heads.last().unwrap().clone());
     checker.entries(&device.lines[15..]);
-    let report = checker.finish(device.heads.last().unwrap(), None);
+    let report = checker.finish(None);
     assert_eq!(report.findings, []);
 }
 
 #[test]
 fn retention_leaves_the_proofs_whole() {
     let mut device = Device::with(20);
+    device.kept_from = 9;
+    device.head(&identity(2));
     device.lines[3..9].iter_mut().for_each(|line| line.entry = None);
     let report = device.check(&device.lines);
     assert_eq!((report.findings.as_slice(), report.gone), (&[][..], 6));
@@ -143,6 +154,90 @@ fn retention_leaves_the_proofs_whole() {
         !report.ok && report.findings[0].entry.is_some_and(|at| at <= 5),
         "{report:?}"
     );
+}
+
+#[test]
+fn a_body_is_missing_only_where_the_signed_head_says_so() {
+    let mut device = Device::with(20);
+    let (size, first) = (device.lines.len() as u64, device.heads.len() - 1);
+    let cut = |device: &Device, gone: std::ops::Range<usize>| {
+        let mut lines = device.lines.clone();
+        lines[gone].iter_mut().for_each(|line| line.entry = None);
+        device.check(&lines)
+    };
+    // Nothing has expired: one body, the first one, all of them.
+    for (gone, named) in [(5..6, 5), (0..1, 0), (0..device.lines.len(), 0)] {
+        let report = cut(&device, gone);
+        assert!(!report.ok && report.gone == 0, "{report:?}");
+        assert_eq!(report.findings[0].entry, Some(named));
+        assert!(report.findings[0].what.contains("has no body"), "{report:?}");
+    }
+    // A newer head excuses what it gave up and no more, also for whoever knows an older one.
+    device.kept_from = 9;
+    device.head(&identity(2));
+    for (gone, findings) in [(1..9, 0), (4..7, 0), (1..10, 1), (9..10, 1)] {
+        let report = cut(&device, gone.clone());
+        assert_eq!(report.findings_total, findings, "{gone:?}: {report:?}");
+        assert_eq!(report.kept_from, 9);
+    }
+    let older = device.heads[first].clone();
+    let mut checker = Checker::new(Frontier::default(), &[], older);
+    let mut lines = device.lines.clone();
+    lines[1..9].iter_mut().for_each(|line| line.entry = None);
+    checker.entries(&lines);
+    assert_eq!(
+        checker.finish(None).findings_total,
+        8,
+        "the older head promises them"
+    );
+    // What nobody signed excuses nothing.
+    let mut forged = device.heads.last().unwrap().clone();
+    forged.kept_from = size;
+    let mut checker = Checker::new(Frontier::default(), &[], forged);
+    checker.entries(&device.lines);
+    let report = checker.finish(None);
+    assert!(
+        report.findings[0].what.contains("not what was signed"),
+        "{report:?}"
+    );
+    // A device does not take back what it gave up, nor give up what is not there.
+    for kept_from in [8, size + 2] {
+        let mut device = Device::with(20);
+        device.kept_from = 9;
+        device.head(&identity(2));
+        device.intent("more");
+        device.kept_from = kept_from;
+        device.head(&identity(2));
+        let report = device.check(&device.lines);
+        let what = &report.findings[0].what;
+        assert!(what.contains("that can be 9 to"), "{report:?}");
+    }
+}
+
+#[test]
+fn a_known_head_is_compared_where_the_check_begins() {
+    let device = Device::with(20);
+    let known = &device.heads[2];
+    let begin = usize::try_from(known.size).unwrap();
+    let mut before = Frontier::default();
+    device.lines[..begin]
+        .iter()
+        .for_each(|line| before.push(line.hash));
+    let keys: Vec<KeyEntry> = device
+        .lines
+        .iter()
+        .filter_map(|line| serde_json::from_value(line.entry.clone()?).ok())
+        .collect();
+    for (root, findings) in [(known.root, 0), (Digest::of(b"another"), 2)] {
+        let mut checker = Checker::new(before.clone(), &keys, device.heads.last().unwrap().clone());
+        checker.known(LogHead {
+            root,
+            ..known.clone()
+        });
+        checker.entries(&device.lines[begin..]);
+        let report = checker.finish(None);
+        assert_eq!(report.findings_total, findings, "{report:?}");
+    }
 }
 
 #[test]
@@ -160,9 +255,9 @@ fn keys_that_nobody_vouches_for_are_named() {
     let report = device.check(&lines);
     let named = |report: &Report, words: &str| report.findings.iter().any(|found| found.what.contains(words));
     assert!(named(&report, "did not sign"), "{report:?}");
-    let mut checker = Checker::new(Frontier::default(), &[]);
+    let mut checker = device.checker();
     checker.entries(&device.lines);
-    let report = checker.finish(device.heads.last().unwrap(), Some("0000000000000000"));
+    let report = checker.finish(Some("0000000000000000"));
     assert!(named(&report, "none of its keys is"), "{report:?}");
 }
 

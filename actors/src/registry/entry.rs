@@ -1,7 +1,11 @@
 //! One tool, as the pipeline sees it.
 
+use std::collections::BTreeSet;
+
 use effectd_contracts::{Code, Digest, Failure, Phase, ToolId, ToolSpec, Touch, canonical};
+use effectd_policy::inspect;
 use jsonschema::Validator;
+use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value};
 
 use super::lint::{self, Lint};
@@ -95,10 +99,11 @@ impl Entry {
         self.reads.as_ref().map(|reads| reads(params)).unwrap_or_default()
     }
 
-    /// Whether the parameters fit the schema and the tool's own rules. The failure names every place, never a value.
+    /// Whether the parameters fit the schema and the tool's own rules. The failure names every place, but never a value or a
+    /// name that the schema does not know: a receipt keeps it.
     pub fn check_params(&self, params: &Map<String, Value>) -> Result<(), Failure> {
         let document = Value::Object(params.clone());
-        let places = violations(&self.params, &document);
+        let places = violations(&self.params, &self.spec.params_schema, &document);
         if !places.is_empty() {
             return Err(Failure::new(
                 Code::ParamsInvalid,
@@ -109,9 +114,21 @@ impl Entry {
         (self.rule)(params)
     }
 
+    /// The names of parameters that do not fit what the schema says about them.
+    pub fn unfit_params(&self, params: &Map<String, Value>) -> BTreeSet<String> {
+        let document = Value::Object(params.clone());
+        let errors = self.params.iter_errors(&document);
+        errors
+            .filter_map(|error| {
+                let name = error.instance_path().as_str().split('/').nth(1)?;
+                Some(name.replace("~1", "/").replace("~0", "~"))
+            })
+            .collect()
+    }
+
     /// Whether the result fits its schema.
     pub fn check_result(&self, result: &Value) -> Result<(), Failure> {
-        let places = violations(&self.result, result);
+        let places = violations(&self.result, &self.spec.result_schema, result);
         if places.is_empty() {
             return Ok(());
         }
@@ -135,8 +152,9 @@ fn compile(tool: &ToolId, which: &'static str, schema: &Value) -> Result<Validat
     options.build(schema).map_err(|e| error(e.to_string()))
 }
 
-/// Every place that breaks the schema, with what the schema asks for there. Values are masked: they may be secrets.
-fn violations(validator: &Validator, document: &Value) -> Vec<String> {
+/// Every place that breaks the schema, with what the schema asks for there. Values and unknown names are masked: they may be
+/// secrets.
+fn violations(validator: &Validator, schema: &Value, document: &Value) -> Vec<String> {
     // Nearly always there are none, and to find that out is much quicker than to look for them.
     if validator.is_valid(document) {
         return Vec::new();
@@ -146,9 +164,25 @@ fn violations(validator: &Validator, document: &Value) -> Vec<String> {
         .by_ref()
         .take(VIOLATIONS_MAX.get())
         .map(|error| {
-            let place = error.instance_path().to_string();
+            let (place, known) = inspect::place(schema, document, error.instance_path().as_str());
             let place = if place.is_empty() { "/" } else { &place };
-            format!("{place}: {}", error.masked())
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "somebody else's list of kinds, which grows"
+            )]
+            match error.kind() {
+                ValidationErrorKind::AdditionalProperties { unexpected }
+                | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
+                    let known: Vec<_> = known.into_iter().collect();
+                    format!(
+                        "{place}: {} names that the schema does not know; it knows: {}",
+                        unexpected.len(),
+                        known.join(", ")
+                    )
+                }
+                ValidationErrorKind::PropertyNames { .. } => format!("{place}: a name here is not allowed"),
+                _ => format!("{place}: {}", error.masked()),
+            }
         })
         .collect();
     let more = errors.take(VIOLATIONS_MAX.get()).count();

@@ -33,10 +33,47 @@ fn every_violation_is_named_by_its_place_and_no_value_is_told() {
         .clone();
     let failure = entry().check_params(&params).unwrap_err();
     assert_eq!(failure.code, Code::ParamsInvalid);
-    for place in ["/path: ", "/when: ", "extra"] {
+    for place in [
+        "/path: ",
+        "/when: ",
+        "/: 1 names that the schema does not know; it knows: path, when",
+    ] {
         assert!(failure.message.contains(place), "{}", failure.message);
     }
     assert!(!failure.message.contains("s3cret"), "{}", failure.message);
+}
+
+#[test]
+fn names_that_the_schema_does_not_know_are_counted_only() {
+    let schema = json!({
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "map": { "type": "object", "additionalProperties": { "type": "object", "properties": { "n": { "type": "integer" } } } },
+            "words": { "type": "object", "propertyNames": { "maxLength": 3 } },
+            "rest": { "type": "object", "properties": { "a": {} }, "unevaluatedProperties": false },
+        },
+    });
+    let entry = Entry::new(tool(Source::Core, spec(|v| v["params_schema"] = schema))).unwrap();
+    let params = json!({
+        "s3cret": 1, "4711": 2, "map": { "s3cret": { "n": "x" }, "4711": { "n": "x" } }, "words": { "s3cret": 1 },
+        "rest": { "s3cret": 1 },
+    });
+    let message = entry
+        .check_params(params.as_object().unwrap())
+        .unwrap_err()
+        .message;
+    for told in [
+        "/: 2 names that the schema does not know; it knows: map, rest, words",
+        "/map/*/n: ",
+        "/words: a name here is not allowed",
+        "/rest: 1 names that the schema does not know; it knows: a",
+    ] {
+        assert!(message.contains(told), "{told}: {message}");
+    }
+    assert!(
+        !message.contains("s3cret") && !message.contains("4711"),
+        "{message}"
+    );
 }
 
 #[test]

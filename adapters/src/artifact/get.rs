@@ -29,7 +29,7 @@ impl Tool for Get {
             "version": "1.0.0",
             "description": "Writes an artifact of the space to a file; another file is overwritten only if that is asked for.",
             "params_schema": params::object(&["artifact_id", "to_path", "space_id"], json!({
-                "artifact_id": { "type": "string", "pattern": "^[0-9a-f]{64}$", "x-public": true },
+                "artifact_id": { "type": "string", "pattern": "^[0-9a-f]{64}$", "x-public": true, "x-resource": true },
                 "to_path": params::path_schema(),
                 "overwrite": { "type": "boolean", "x-public": true },
                 "space_id": params::space_schema(),

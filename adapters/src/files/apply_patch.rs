@@ -28,7 +28,7 @@ impl Tool for ApplyPatch {
             "description": "Applies a unified diff to text files of the space, all of it or nothing. Paths are beneath the space's \
                 root. It changes and creates files; it neither deletes nor renames any.",
             "params_schema": params::object(&["patch", "space_id"], json!({
-                "patch": { "type": "string", "minLength": 1 }, "space_id": params::space_schema(),
+                "patch": { "type": "string", "minLength": 1, "x-resource": true }, "space_id": params::space_schema(),
             })),
             "result_schema": params::object(&["files_changed", "files_created"], json!({
                 "files_changed": { "type": "integer", "minimum": 0, "x-public": true },

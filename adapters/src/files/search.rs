@@ -29,7 +29,7 @@ impl Tool for Search {
                 "required": ["path", "space_id"],
                 "properties": {
                     "path": params::path_schema(),
-                    "glob": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX.get(), "x-public": true },
+                    "glob": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX.get(), "x-public": true, "x-resource": true },
                     "text": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX.get() },
                     "ignore_case": { "type": "boolean", "x-public": true },
                     "max_hits": { "type": "integer", "minimum": 1, "maximum": SEARCH_HITS_MAX.get(), "x-public": true },

@@ -29,7 +29,7 @@ impl Tool for Undo {
             "description": "Takes back what the action of a receipt changed in the space, if nothing has changed since. Undoing the \
                 undo does it again.",
             "params_schema": params::object(&["receipt_id", "space_id"], json!({
-                "receipt_id": { "type": "string", "minLength": 1, "maxLength": 256, "x-public": true },
+                "receipt_id": { "type": "string", "minLength": 1, "maxLength": 256, "x-public": true, "x-resource": true },
                 "space_id": params::space_schema(),
             })),
             "result_schema": params::object(&["restored"], json!({

@@ -6,15 +6,14 @@
 
 use std::fs::File;
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 use rustix::io::{ReadWriteFlags, preadv2};
 
-use super::{BENEATH, FOLDER, FileProblem, Look, Workspace};
+use super::{BENEATH, FileProblem, Look, Workspace};
 use crate::spacepath::SpacePath;
 
 /// Largest file that is read here: what takes longer is for a thread that may take its time.
@@ -31,14 +30,11 @@ pub(super) fn only(how: OpenHow) -> OpenHow {
     how.resolve(BENEATH.union(CACHED))
 }
 
-/// Opens the root of a space, if that needs no disk, and if files there are this machine's own: those that others have, or programs
-/// of somebody else make, can keep one waiting whatever is in memory.
-pub fn open_cached(root: &Path) -> Option<OwnedFd> {
-    let how = OpenHow::new().flags(FOLDER | OFlag::O_CLOEXEC).resolve(CACHED);
-    let root = openat2(AT_FDCWD, root, how).ok()?;
-    let kind = fstatfs(root.as_fd()).ok()?.filesystem_type();
+/// Whether the files of a space are this machine's own: those that others have, or programs of somebody else make, can keep one
+/// waiting whatever is in memory.
+pub fn is_local(root: BorrowedFd<'_>) -> bool {
     let own = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, TMPFS_MAGIC];
-    own.contains(&kind).then_some(root)
+    fstatfs(root).is_ok_and(|found| own.contains(&found.filesystem_type()))
 }
 
 impl Workspace<'_> {
@@ -100,6 +96,7 @@ pub(super) fn read(file: &File, bytes: u64) -> Result<Vec<u8>, FileProblem> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use std::fs;
+    use std::os::fd::AsFd;
 
     use super::*;
 
@@ -118,8 +115,11 @@ mod tests {
         put("too-large", BYTES_MAX as usize + 1);
         fs::create_dir(space.path().join("folder")).unwrap();
         std::os::unix::fs::symlink("small", space.path().join("link")).unwrap();
-        let root = open_cached(space.path());
-        let root = root.expect("the temporary directory must be on ext4, xfs, btrfs or tmpfs");
+        let root = File::open(space.path()).unwrap();
+        assert!(
+            is_local(root.as_fd()),
+            "the temporary directory must be on ext4, xfs, btrfs or tmpfs"
+        );
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         for keep in [0, 100, 300, 100_000] {
             for names in [
@@ -143,7 +143,7 @@ mod tests {
         let space = tempfile::tempdir().unwrap();
         let file = space.path().join("file");
         fs::write(&file, b"old").unwrap();
-        let root = open_cached(space.path()).unwrap();
+        let root = File::open(space.path()).unwrap();
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
         fs::create_dir(space.path().join("folder")).unwrap();
         let looked = workspace.look_cached(&paths(&["file", "folder"]), 0);

@@ -25,7 +25,7 @@ use nix::sys::stat::Mode;
 use crate::beside::{Beside, Nobody};
 use crate::spacepath::{Base, SpacePath};
 
-pub use cached::open_cached;
+pub use cached::is_local;
 pub use look::{Content, FileKind, Look, Stat};
 pub use problem::FileProblem;
 pub use scan::{Mark, Scan};

@@ -34,6 +34,8 @@ use super::{BlobError, lock};
 pub(super) const SLOTS: &str = "slots";
 /// One block of the disk: it is written as a whole or, at worst, by its sectors.
 pub(super) const SLOT_BYTES: usize = 4_096;
+/// What a disk writes as a whole, at the least.
+const SECTOR_BYTES: usize = 512;
 const MARK: &[u8; 8] = b"effslot1";
 const STORED_AT: usize = 8;
 const CHECKSUM: usize = 16;
@@ -356,7 +358,7 @@ fn filled(name: &str, stored_at: i64, sealed: &[u8]) -> Result<[u8; SLOT_BYTES],
 }
 
 /// Which blob lies in a slot, since when, and how long it is; `None` if none does, or it is not whole.
-fn lies_in(bytes: &[u8]) -> Option<(String, i64, usize)> {
+pub(super) fn lies_in(bytes: &[u8]) -> Option<(String, i64, usize)> {
     let rest = bytes.strip_prefix(MARK)?;
     let (stored_at, rest) = rest.split_first_chunk()?;
     let (checksum, checked) = rest.split_first_chunk()?;
@@ -367,6 +369,23 @@ fn lies_in(bytes: &[u8]) -> Option<(String, i64, usize)> {
     let checked = checked.get(..NAME - LENGTH + name.len() + length)?;
     let fits = crc32fast::hash(checked) == u32::from_be_bytes(*checksum);
     fits.then(|| (hex(name), i64::from_be_bytes(*stored_at), length))
+}
+
+/// The name in a slot, whole or not.
+pub(super) fn name_in(slot: &[u8; SLOT_BYTES]) -> String {
+    hex(&slot[NAME..SLOT_HEAD_BYTES])
+}
+
+/// Whether a slot that is not whole may have been cut off by a power failure while it was written: the disk writes whole sectors,
+/// and one of those that the blob covers still has the zeros from before.
+pub(super) fn was_cut_off(slot: &[u8; SLOT_BYTES]) -> bool {
+    let length = slot[LENGTH..NAME]
+        .iter()
+        .fold(0, |all, byte| (all << 8) | usize::from(*byte));
+    let covered = &slot[..(SLOT_HEAD_BYTES + length).min(SLOT_BYTES)];
+    covered
+        .chunks(SECTOR_BYTES)
+        .any(|sector| sector.iter().all(|byte| *byte == 0))
 }
 
 #[cfg(test)]

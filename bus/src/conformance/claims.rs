@@ -5,7 +5,7 @@ use std::time::Duration;
 use effectd_contracts::{Digest, Status};
 
 use super::values::{
-    action, claim, completion, event, group, key, receipt_id, resource, sealed_event, space, topic,
+    action, claim, completion, event, group, key, receipt_id, resource, sealed_event, topic,
 };
 use super::{Bench, Case};
 use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, Lookup};
@@ -22,7 +22,6 @@ pub(super) const CASES: &[Case] = &[
         "the same action with other content is a conflict",
         action_conflict,
     ),
-    ("keys are of one space", spaces),
     ("an action meets its own intent, also after a reopen", own_intent),
     ("an old fence cannot commit", fenced),
     ("actions on one resource run one after another", resources),
@@ -40,7 +39,7 @@ pub(super) const CASES: &[Case] = &[
     ("a link resolves an action to a receipt", linked),
 ];
 
-fn grant(store: &dyn Store, claim: &Claim) -> Fence {
+pub(super) fn grant(store: &dyn Store, claim: &Claim) -> Fence {
     let answer = store.claim(claim.clone()).wait().unwrap();
     let ClaimAnswer::New { fence } = answer else {
         panic!("not granted: {answer:?}")
@@ -48,7 +47,7 @@ fn grant(store: &dyn Store, claim: &Claim) -> Fence {
     fence
 }
 
-fn finish(store: &dyn Store, claim: &Claim, status: Status) {
+pub(super) fn finish(store: &dyn Store, claim: &Claim, status: Status) {
     let fence = grant(store, claim);
     store
         .commit(completion(claim, status, Some(fence)))
@@ -150,21 +149,6 @@ fn action_conflict(bench: &mut Bench<'_>) {
     );
 }
 
-fn spaces(bench: &mut Bench<'_>) {
-    let here = claim("a", "k", "p");
-    let there = Claim {
-        space: space("shared:other"),
-        ..claim("b", "k", "q")
-    };
-    finish(bench.store.as_ref(), &here, Status::Ok);
-    finish(bench.store.as_ref(), &there, Status::Ok);
-    let without_key = Claim {
-        key: None,
-        ..claim("c", "k", "z")
-    };
-    finish(bench.store.as_ref(), &without_key, Status::Ok);
-}
-
 fn own_intent(bench: &mut Bench<'_>) {
     let mine = claim("a", "k", "p");
     let fence = grant(bench.store.as_ref(), &mine);
@@ -234,7 +218,7 @@ fn fenced(bench: &mut Bench<'_>) {
     assert!(matches!(invented, Err(StoreError::StaleFence { .. })));
 }
 
-fn on(name: &str, mut claim: Claim) -> Claim {
+pub(super) fn on(name: &str, mut claim: Claim) -> Claim {
     claim.resources = vec![resource(name)];
     claim.depends = claim.resources.clone();
     claim
@@ -322,7 +306,7 @@ fn disturbed(bench: &mut Bench<'_>) {
         let again = write("look", file);
         let key = again.key.as_ref().unwrap();
         let store = bench.store.as_ref();
-        let found = store.lookup(&again.space, key, &again.params_digest, &again.resources);
+        let found = store.lookup(&again.asker, key, &again.params_digest, &again.resources);
         found.unwrap() != Lookup::Unknown
     };
     assert!(files.iter().all(|file| known(bench, file)));
@@ -417,7 +401,7 @@ fn lookup(bench: &mut Bench<'_>) {
     let look = |bench: &Bench<'_>, params: &str| {
         bench
             .store
-            .lookup(&mine.space, &key("k"), &Digest::of(params.as_bytes()), &[])
+            .lookup(&mine.asker, &key("k"), &Digest::of(params.as_bytes()), &[])
             .unwrap()
     };
     assert_eq!(look(bench, "p"), Lookup::Unknown);

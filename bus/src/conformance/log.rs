@@ -9,7 +9,7 @@ use super::retention::retain_all;
 use super::values::{claim, completion};
 use super::{Bench, Case};
 use crate::types::claims::ClaimAnswer;
-use crate::types::retention::Retention;
+use crate::types::retention::{Retention, Turn};
 
 pub(super) const CASES: &[Case] = &[
     ("the log holds every intent, receipt and note in order", in_order),
@@ -17,6 +17,10 @@ pub(super) const CASES: &[Case] = &[
     (
         "proofs hold for what retention has let go, and notes go with it",
         proofs_after_retention,
+    ),
+    (
+        "what stands in the log before a receipt is kept as long as the receipt",
+        entries_go_with_receipts,
     ),
 ];
 
@@ -100,8 +104,9 @@ fn proofs(bench: &mut Bench<'_>) {
 
 fn proofs_after_retention(bench: &mut Bench<'_>) {
     let note = |bench: &Bench<'_>, words: &str| bench.store.note("head", words.as_bytes().to_vec()).wait();
-    let receipts: Vec<_> = (0..200).map(|n| act(bench, &format!("a{n}"))).collect();
+    let receipts: Vec<_> = (0..199).map(|n| act(bench, &format!("a{n}"))).collect();
     note(bench, "{\"nth\":0}").unwrap();
+    act(bench, "a199");
     let before = bench.store.log().unwrap();
     let hashes: Vec<_> = bench.store.log_entries(0, 401).unwrap();
     bench.advance(Duration::from_secs(181 * 86_400));
@@ -111,7 +116,7 @@ fn proofs_after_retention(bench: &mut Bench<'_>) {
     assert!(told.receipts == 200 && told.blocks >= 400, "{told:?}");
     for _ in 0..2 {
         let now = bench.store.log().unwrap();
-        assert_eq!((before.size, now.size), (401, 404));
+        assert_eq!((before.size, now.size, now.kept_from), (401, 404, 401));
         let proof = bench.store.log_consistency(401, 404).unwrap();
         assert!(consistency_holds((401, &before.root), (404, &now.root), &proof));
         // Bodies are gone, hashes are not, and they are what they were.
@@ -141,5 +146,39 @@ fn proofs_after_retention(bench: &mut Bench<'_>) {
         assert!(notes[..notes.len() - 1].iter().all(|gone| gone.body.is_none()));
         assert_eq!(bench.store.last_note("head").unwrap().as_ref(), Some(last));
         bench.reopen();
+    }
+}
+
+/// Which entries have a body.
+fn bodies(bench: &Bench<'_>) -> Vec<u64> {
+    let entries = bench.store.log_entries(0, 100).unwrap();
+    let there = entries.iter().filter(|entry| entry.body.is_some());
+    there.map(|entry| entry.index).collect()
+}
+
+fn entries_go_with_receipts(bench: &mut Bench<'_>) {
+    let note = |bench: &Bench<'_>, about: &str| bench.store.note(about, b"{}".to_vec()).wait().unwrap();
+    let retention = Retention::default();
+    let day = Duration::from_secs(86_400);
+    note(bench, "key");
+    note(bench, "head");
+    retain_all(&*bench.store, &retention);
+    act(bench, "old");
+    note(bench, "head");
+    // The last head is as old as the receipt before it, and stays with the one behind it.
+    bench.advance(181 * day);
+    note(bench, "key");
+    act(bench, "new");
+    bench.store.retain(&retention, Turn::LetGo).unwrap();
+    assert_eq!(bench.store.log().unwrap().kept_from, 4);
+    // What goes is what a signed head has announced, whatever has expired.
+    for log_before in [0, 3, 4] {
+        bench.store.shorten(log_before).unwrap();
+        for _ in 0..2 {
+            assert_eq!(bodies(bench), (log_before..8).collect::<Vec<_>>());
+            assert_eq!(bench.store.log().unwrap().kept_from, 4);
+            bench.reopen();
+            bench.store.retain(&retention, Turn::LetGo).unwrap();
+        }
     }
 }

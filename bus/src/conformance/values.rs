@@ -1,12 +1,12 @@
 //! Values for tests, each from a short name or a number.
 
 use effectd_contracts::{
-    ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId,
-    TraceId,
+    ActionId, Digest, EventId, IdempotencyKey, Principal, ReceiptId, SpaceId, Status, SubjectId, Timestamp,
+    ToolId, TraceId,
 };
 
 use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
-use crate::types::claims::{Claim, Fence};
+use crate::types::claims::{Asker, Claim, Fence};
 use crate::types::events::{NewBody, NewEvent};
 use crate::types::families::{Change, EntryChange, Expect, Swap};
 use crate::types::letters::NewLetter;
@@ -77,12 +77,21 @@ pub fn sealed_event(id: &str, about: &str, body: &[u8]) -> NewEvent {
     }
 }
 
+/// Who asks for all of these.
+pub fn asker() -> Asker {
+    Asker {
+        space: space("shared:test"),
+        subject: SubjectId::new("agent://planner").unwrap(),
+        principal: Principal::new("user://alice").unwrap(),
+    }
+}
+
 /// A claim of an action on a key; parameters and request are told apart by `params`.
 pub fn claim(about: &str, on: &str, params: &str) -> Claim {
     Claim {
         action_id: action(about),
         action_digest: Digest::of(format!("{about} {params}").as_bytes()),
-        space: space("shared:test"),
+        asker: asker(),
         key: Some(key(on)),
         params_digest: Digest::of(params.as_bytes()),
         intent: format!("intent of {about}").into_bytes(),
@@ -99,8 +108,8 @@ pub fn receipt(of: &Claim, status: Status) -> NewReceipt {
         action_id: of.action_id.clone(),
         action_digest: of.action_digest,
         tool_id: ToolId::new("files.write_text").unwrap(),
-        subject_id: SubjectId::new("agent://planner").unwrap(),
-        space_id: of.space.clone(),
+        subject_id: of.asker.subject.clone(),
+        space_id: of.asker.space.clone(),
         status,
         key: of.key.clone(),
         params_digest: of.params_digest,

@@ -1,6 +1,6 @@
 //! How an action ends.
 
-use effectd_contracts::{ActionId, Digest, Status};
+use effectd_contracts::{ActionId, Digest};
 
 use super::groups::letter_context;
 use super::topics::index_damaged;
@@ -28,7 +28,6 @@ pub(crate) struct DraftCompletion {
     pub(crate) fence: Option<Fence>,
     pub(crate) leases: Vec<LeaseId>,
     pub(crate) letter: Option<NewLetter>,
-    pub(crate) retire: Vec<Hash16>,
     /// What the key depends on, and with it all that it lies beneath.
     pub(crate) depends: Vec<Hash16>,
     pub(crate) above: Vec<Hash16>,
@@ -55,7 +54,6 @@ impl Desk<'_> {
         }
         self.check_completion(&draft)?;
         let ordinal = self.fold.next_ordinal;
-        let (retired, resources) = self.retirements(&draft)?;
         let overtaken = self.is_overtaken(&draft)?;
         let DraftCompletion {
             receipt,
@@ -83,8 +81,6 @@ impl Desk<'_> {
             key,
             params_digest: receipt.params_digest,
             time_ms: receipt.time.as_millisecond(),
-            retired,
-            resources,
             body_hash,
             body: Blob::Draft(receipt.body),
         });
@@ -237,27 +233,6 @@ impl Desk<'_> {
                 })
             }
         }
-    }
-
-    /// Which keys a completion opens again, and which resources its own key depends on.
-    fn retirements(&self, draft: &DraftCompletion) -> Result<(Vec<Hash16>, Vec<Hash16>), StoreError> {
-        let satisfies = draft.receipt.status == Status::Ok;
-        let mut retired = Vec::new();
-        for resource in &draft.retire {
-            let Some(bytes) = self.view().get(&keys::resource(*resource))? else {
-                continue;
-            };
-            let Some(hash) = bytes.first_chunk::<16>() else {
-                continue;
-            };
-            let key = Hash16(*hash);
-            let own = satisfies && draft.key == Some(key);
-            if !own && !retired.contains(&key) && self.view().get(&keys::key(key))?.is_some() {
-                retired.push(key);
-            }
-        }
-        let depends = draft.depends.iter().filter(|_| satisfies).copied();
-        Ok((retired, depends.collect()))
     }
 
     /// Whether what the action has done may have been carried away before it could commit: something above it was disturbed

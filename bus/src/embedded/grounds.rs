@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
 use crate::journal::{ADVICE, unprepared};
-use crate::vault::keyring::{failed, sync_dir, write_new};
+use crate::vault::keyring::{failed, name, sync_dir, write_new};
 
 const IN_FORCE: &str = "ground";
 const STAGED: &str = "staged";
@@ -27,7 +27,7 @@ pub(super) fn read(directory: &Path, first: u64) -> Result<Vec<u8>, StoreError> 
     let path = path(directory, first, IN_FORCE);
     fs::read(&path).map_err(|error| {
         if error.kind() == ErrorKind::NotFound {
-            let what = format!("{} is missing", path.display());
+            let what = format!("{} is missing", name(&path));
             StoreError::Damaged { what, advice: ADVICE }
         } else {
             failed(&path, &error)

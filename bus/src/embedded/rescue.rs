@@ -8,6 +8,7 @@ use effectd_contracts::{Clock, SystemClock, merkle};
 
 use super::index::FileIndex;
 use super::{EmbeddedConfig, check_format, lock, open_journal};
+use crate::blobs::{BlobError, Blobs, BlobsCheck, BlobsChecked};
 use crate::block;
 use crate::codec::Span;
 use crate::engine::recover::index_first;
@@ -17,6 +18,7 @@ use crate::fold::snapshot;
 use crate::ground::Ground;
 use crate::journal::{Each, Journal};
 use crate::log::{Kept, Log};
+use crate::record::Record;
 use crate::store::Store as _;
 use crate::table::{Base, Pair, Table};
 use crate::vault::Vault;
@@ -62,6 +64,32 @@ pub fn check(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Checked, Stor
         other => other?,
     }
     Ok(checked)
+}
+
+/// Reads and authenticates every blob, and changes nothing. The journal must have been checked.
+pub fn check_blobs(config: &EmbeddedConfig, blobs: &Blobs) -> Result<BlobsChecked, StoreError> {
+    let rescue = Rescue::open(config)?;
+    let failed = |error: BlobError| StoreError::Unavailable {
+        reason: error.to_string(),
+    };
+    let mut check = BlobsCheck::begin(blobs).map_err(failed)?;
+    rescue.each_record(&mut |record, _| {
+        if let Record::Claimed(claim) = record {
+            check.space(&claim.space);
+        } else if let Record::Completed(receipt) = record {
+            check.space(&receipt.space_id);
+        }
+    })?;
+    if check.read().map_err(failed)? {
+        rescue.each_record(&mut |record, block| {
+            if let Record::Completed(receipt) = record {
+                let Span { at, len } = receipt.body.span();
+                let body = block.get(at as usize..at as usize + len as usize);
+                check.receipt(body.unwrap_or_default());
+            }
+        })?;
+    }
+    Ok(check.finish())
 }
 
 /// Makes the index anew from the journal, and puts it in the place of the old one.
@@ -165,6 +193,17 @@ impl Rescue {
             checked.blocks += 1;
             checked.records += u64::from(header.records);
             checked.bytes += bytes.len() as u64;
+            Ok(())
+        })
+    }
+
+    /// Goes through the records of the journal, each with the bytes of its block.
+    fn each_record(&self, each: &mut dyn FnMut(&Record, &[u8])) -> Result<(), StoreError> {
+        self.journal.scan(0, &mut |seq, bytes| {
+            for record in block::records(bytes) {
+                let (_, record) = record.map_err(|error| crate::engine::damaged(seq, &error.into()))?;
+                each(&record, bytes);
+            }
             Ok(())
         })
     }
@@ -306,8 +345,8 @@ impl Medium for Anew {
         })
     }
 
-    fn is_full(&self) -> bool {
-        false
+    fn refusal(&self) -> Option<StoreError> {
+        None
     }
 
     fn letter_files(&self) -> Option<PathBuf> {

@@ -89,12 +89,18 @@ fn hash_above(resources: &[ResourceName]) -> Vec<Hash16> {
     names.map(|name| Hash16::of(&[name.as_bytes()])).collect()
 }
 
-/// What these are lost with when they are done already: whatever carries them away, and whatever comes in the place of what they
-/// lay in.
+/// What these are lost with when they are done already: whatever changes them or carries them away, and whatever comes in the
+/// place of what they lay in.
 pub(super) fn hash_lost_with(resources: &[ResourceName]) -> Vec<Hash16> {
     let mut hashes = hash_above(resources);
+    hashes.extend(resources.iter().map(hash_changed));
     hashes.extend(above(resources).into_iter().map(hash_appeared));
     hashes
+}
+
+/// Told apart from the resource itself, since what lies beneath it is not concerned.
+fn hash_changed(name: &ResourceName) -> Hash16 {
+    Hash16::of(&[b"changed", name.as_str().as_bytes()])
 }
 
 /// Told apart from the resource itself, since it concerns fewer.
@@ -142,16 +148,20 @@ impl Shared {
 
     pub(super) fn draft_claim(&self, claim: Claim) -> Result<DraftClaim, StoreError> {
         bound("intent", claim.intent.len(), BODY_BYTES_MAX)?;
-        let entry = IntentEntry::new(claim.action_id.clone(), &claim.action_digest, claim.space.clone());
+        let entry = IntentEntry::new(
+            claim.action_id.clone(),
+            &claim.action_digest,
+            claim.asker.space.clone(),
+        );
         Ok(DraftClaim {
             leaf: merkle::leaf(&LogEntry::Intent(entry).bytes()),
-            key: claim.key.as_ref().map(|key| keys::key_hash(&claim.space, key)),
+            key: claim.key.as_ref().map(|key| keys::asked_hash(&claim.asker, key)),
             resources: hash_resources(&claim.resources)?,
             above: hash_lost_with(&claim.depends),
             intent: self.seal(Kind::Intent, claim.action_id.as_str(), &claim.intent)?,
             action_id: claim.action_id,
             action_digest: claim.action_digest,
-            space: claim.space,
+            space: claim.asker.space,
             params_digest: claim.params_digest,
         })
     }
@@ -209,9 +219,10 @@ impl Shared {
             letter,
             above: hash_above(&depends),
             depends: hash_resources(&depends)?,
-            retire: hash_resources(&retire)?,
             disturbed: {
                 let mut disturbed = hash_resources(&disturbed)?;
+                bound("resources", retire.len(), RESOURCES_MAX)?;
+                disturbed.extend(retire.iter().map(hash_changed));
                 disturbed.extend(appeared.iter().map(|name| hash_appeared(name.as_str())));
                 disturbed
             },

@@ -4,7 +4,7 @@ use effectd_contracts::merkle::{self, Frontier};
 use effectd_contracts::{Digest, ReceiptId};
 
 use super::queries::{next_posting, previous_posting};
-use super::reads::{decode_run, part_of, read_record, receipt_place};
+use super::reads::{decode_run, first_run, part_of, read_record, receipt_place};
 use super::{Served, Shared, timestamp};
 use crate::codec::{Malformed, Place};
 use crate::desk::index_damaged;
@@ -19,11 +19,15 @@ impl Shared {
     pub(crate) fn log_standing(&self) -> Result<LogStanding, StoreError> {
         let served = self.served();
         served.alive()?;
-        let live = served.live();
+        let (log, open, receipts) = {
+            let live = served.live();
+            (live.log.clone(), live.open_claims, live.receipts_begin)
+        };
         Ok(LogStanding {
-            size: live.log.size(),
-            root: live.log.root(),
-            open: live.open_claims,
+            size: log.size(),
+            root: log.root(),
+            open,
+            kept_from: kept_from(&served, receipts)?.min(log.size()),
         })
     }
 
@@ -140,6 +144,25 @@ impl Shared {
             }
         }
         Ok(None)
+    }
+}
+
+/// The first entry of the log that is kept while receipts from this one on are: the first behind the block of the last receipt
+/// that has expired. So whatever stands before a receipt that is kept, a key or a head, stays as long as that receipt.
+pub(super) fn kept_from(served: &Served, receipts_begin: u64) -> Result<u64, StoreError> {
+    let size = served.live().log.size();
+    let view = served.table.view(None);
+    let run = |found| decode_run(found).map_err(|error| index_damaged(&error));
+    let there = run(view.next(&keys::log_run(0), &keys::log_run(u64::MAX))?)?;
+    let begin = there.map_or(size, |(first, _)| first);
+    let Some(expired) = receipts_begin.checked_sub(1) else {
+        return Ok(begin);
+    };
+    let expired = run(view.previous(&keys::receipt_run(0), &keys::receipt_run(expired))?)?;
+    match expired {
+        Some((_, expired)) => first_run(served, keys::log_run, begin..size, |run| run.seq > expired.seq),
+        // Its block was dropped, and all entries of the log in it.
+        None => Ok(begin),
     }
 }
 

@@ -323,7 +323,7 @@ fn fold_until(journal: &dyn Journal, end: u64, when: When) -> Result<(WriterStat
 
 pub(crate) fn damaged(seq: u64, error: &BlockError) -> StoreError {
     match error {
-        BlockError::Newer(found) => StoreError::Newer {
+        BlockError::Newer(found) => StoreError::Format {
             found: u32::from(*found),
             known: u32::from(FORMAT),
         },

@@ -3,7 +3,7 @@
 //! One turn, in the caller's thread, and only small operations at the writer's desk:
 //!
 //! 1. Expired dead letters are ended, and it is written down from where on receipts and events are kept. From then on
-//!    nobody sees what is older.
+//!    nobody sees what is older. Before the next step, the caller signs a head that says from where on the log is kept.
 //! 2. The oldest blocks in which nothing is kept are folded again, which gives the *ground* that the others stand on
 //!    without them. It is made ready beside the journal.
 //! 3. What is alive and lies in those blocks is written forward: dead letters, entries, open intents, unsettled events.
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use effectd_contracts::Timestamp;
 
+use super::log::kept_from;
 use super::queries::receipts_total;
 use super::reads::{decode_run, first_run, span_of};
 use super::recover::{Dead, refold};
@@ -128,8 +129,15 @@ impl Shared {
         Ok(found)
     }
 
-    /// The first block in which something is kept, at most the goal: with what has expired so far, or would by a plan.
-    fn first_needed(&self, served: &Served, goal: u64, plan: Option<&Plan>) -> Result<u64, StoreError> {
+    /// The first block in which something is kept, at most the goal: with what has expired so far, or would by a plan. Entries
+    /// of the log from `log_before` on are kept in any case.
+    fn first_needed(
+        &self,
+        served: &Served,
+        goal: u64,
+        log_before: u64,
+        plan: Option<&Plan>,
+    ) -> Result<u64, StoreError> {
         let mut first = last_block(served)?.min(goal);
         let mut need = |from: Vec<u8>, end: Vec<u8>| -> Result<(), StoreError> {
             let found = served.table.view(None).next(&from, &end)?;
@@ -139,6 +147,8 @@ impl Shared {
         };
         let receipts = plan.map_or_else(|| served.live().receipts_begin, |plan| plan.receipts.1);
         need(keys::receipt_run(receipts), keys::receipt_run(u64::MAX))?;
+        let log = kept_from(served, receipts)?.min(log_before);
+        need(keys::log_run(log), keys::log_run(u64::MAX))?;
         let begins: Vec<(TopicName, u64)> = match plan {
             Some(plan) => {
                 let topics = plan.topics.iter();
@@ -160,8 +170,8 @@ impl Shared {
     }
 
     /// How far one turn goes, and how many bytes that is.
-    fn step(&self, served: &Served, goal: u64) -> Result<(u64, u64), StoreError> {
-        let needed = self.first_needed(served, goal, None)?;
+    fn step(&self, served: &Served, goal: u64, log_before: u64) -> Result<(u64, u64), StoreError> {
+        let needed = self.first_needed(served, goal, log_before, None)?;
         let (mut until, mut bytes) = (served.journal.first(), 0);
         while until < needed && bytes < RETAIN_STEP_BYTES {
             bytes += served.journal.block(until)?.len();
@@ -202,7 +212,7 @@ impl LocalStore {
         reached.aim(last_block(&served)?, told.has_expired());
         let (begin, end) = (
             served.journal.first(),
-            shared.first_needed(&served, reached.goal, Some(&plan))?,
+            shared.first_needed(&served, reached.goal, u64::MAX, Some(&plan))?,
         );
         told.blocks = end.saturating_sub(begin);
         for seq in begin..end {
@@ -212,7 +222,7 @@ impl LocalStore {
         Ok(told)
     }
 
-    /// One turn of retention; see the module.
+    /// The first step of a turn; see the module.
     pub(super) fn let_go(&self, retention: &Retention) -> Result<Retained, StoreError> {
         let shared = self.shared();
         let mut reached = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,21 +237,36 @@ impl LocalStore {
         let expired = plan.record();
         let has_expired = self.submit(0, move |desk| desk.expire(expired)).wait()?;
         reached.aim(last_block(&served)?, has_expired || letters > 0);
-        let mut told = Retained {
+        Ok(Retained {
             letters,
             more: letters >= RETAIN_BATCH as u64,
+            since: shared.kept_since(&served, retention)?,
             ..plan.told()
-        };
-        self.shorten(&served, reached.goal, &mut told)?;
+        })
+    }
+
+    /// The other steps.
+    pub(super) fn drop_old(&self, log_before: u64) -> Result<Retained, StoreError> {
+        let shared = self.shared();
+        let mut reached = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
+        let served = shared.served();
+        served.alive()?;
+        let mut told = Retained::default();
+        self.drop_blocks(&served, reached.goal, log_before, &mut told)?;
         reached.end = last_block(&served)?;
-        told.since = shared.kept_since(&served, retention)?;
         Ok(told)
     }
 
-    fn shorten(&self, served: &Arc<Served>, goal: u64, told: &mut Retained) -> Result<(), StoreError> {
+    fn drop_blocks(
+        &self,
+        served: &Arc<Served>,
+        goal: u64,
+        log_before: u64,
+        told: &mut Retained,
+    ) -> Result<(), StoreError> {
         let shared = self.shared();
         let before = served.journal.first();
-        let (first, bytes) = shared.step(served, goal)?;
+        let (first, bytes) = shared.step(served, goal, log_before)?;
         if first <= before {
             return Ok(());
         }
@@ -263,7 +288,7 @@ impl LocalStore {
         served.table.compact()?;
         told.blocks = first - before;
         told.bytes = bytes;
-        told.more |= shared.step(served, goal)?.0 > first;
+        told.more |= shared.step(served, goal, log_before)?.0 > first;
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::merkle::{self, Frontier};
-use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
+use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, Timestamp};
 
 use super::drafts::{bound, check_settlement, check_ttl};
 use super::queue::{Finish, Job, Operation};
@@ -20,7 +20,7 @@ use crate::limits::{
 use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
 use crate::stats::Stats;
 use crate::store::Store;
-use crate::types::claims::{Admission, Admitted, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
+use crate::types::claims::{Admission, Admitted, Asker, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
 use crate::types::events::{EventPage, NewEvent, Published};
 use crate::types::families::{Change, Changed, Entry, EntryPage};
 use crate::types::groups::{Delivery, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement};
@@ -221,14 +221,14 @@ impl Store for LocalStore {
 
     fn lookup(
         &self,
-        space: &SpaceId,
+        asker: &Asker,
         key: &IdempotencyKey,
         params_digest: &Digest,
         resources: &[ResourceName],
     ) -> Result<Lookup, StoreError> {
         let served = self.shared().served();
         served.alive()?;
-        let hash = keys::key_hash(space, key);
+        let hash = keys::asked_hash(asker, key);
         // In flight first: what was in flight and is not any more is done by the time the index is asked.
         let open = served.live().open_keys.get(&hash).cloned();
         if let Some(known) = self.shared().resolved(&served, &keys::key(hash))?
@@ -466,6 +466,14 @@ impl Store for LocalStore {
             Turn::Preview => self.preview(retention),
             Turn::LetGo => self.let_go(retention),
         }
+    }
+
+    fn shorten(&self, log_before: u64) -> Result<Retained, StoreError> {
+        self.drop_old(log_before)
+    }
+
+    fn refusal(&self) -> Option<StoreError> {
+        self.shared().refusal()
     }
 
     fn stats(&self) -> Stats {

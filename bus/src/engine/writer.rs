@@ -158,7 +158,7 @@ impl Writer {
             when,
             receipts: BTreeMap::new(),
             tainted: false,
-            full: self.shared.medium.is_full(),
+            refusal: self.shared.judge(),
         };
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs {

@@ -411,9 +411,8 @@ impl Fold {
         count(&mut self.next_ordinal, receipt.ordinal, "a receipt out of order")?;
         let ordinal = receipt.ordinal;
         let action = keys::action_hash(receipt.action_id.as_str());
-        if let Some((_, claim)) = self.close_claim(action) {
-            effects.closed.extend(claim.key);
-        }
+        let asked = self.close_claim(action).and_then(|(_, claim)| claim.key);
+        effects.closed.extend(asked);
         let index = &mut effects.index;
         index.put(
             keys::receipt(receipt.receipt_id.as_str()),
@@ -431,24 +430,18 @@ impl Fold {
             }
             .encode(),
         );
-        for retired in &receipt.retired {
-            index.set(keys::key(*retired), Cell::Delete);
+        if let Some(satisfied) = asked.filter(|_| receipt.status == Status::Ok) {
+            index.put(
+                keys::key(satisfied),
+                Resolution {
+                    ordinal,
+                    digest: receipt.params_digest,
+                }
+                .encode(),
+            );
         }
         if let Some(key) = receipt.key {
             index.post(keys::posting(Dimension::Key, key, ordinal));
-            if receipt.status == Status::Ok {
-                index.put(
-                    keys::key(key),
-                    Resolution {
-                        ordinal,
-                        digest: receipt.params_digest,
-                    }
-                    .encode(),
-                );
-                for resource in &receipt.resources {
-                    index.put(keys::resource(*resource), keys::resource_value(key, ordinal));
-                }
-            }
         }
         index.post(keys::posting(
             Dimension::Tool,

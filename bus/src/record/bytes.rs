@@ -452,8 +452,6 @@ impl ReceiptRecord {
         put_optional_hash(out, self.key);
         out.extend_from_slice(self.params_digest.as_bytes());
         put_i64(out, self.time_ms);
-        put_hashes(out, &self.retired);
-        put_hashes(out, &self.resources);
         out.extend_from_slice(&self.body_hash.0);
         self.body.encode(out);
     }
@@ -471,8 +469,6 @@ impl ReceiptRecord {
             key: optional_hash(reader)?,
             params_digest: digest(reader)?,
             time_ms: reader.i64()?,
-            retired: hashes(reader)?,
-            resources: hashes(reader)?,
             body_hash: hash(reader)?,
             body: Blob::At(reader.span()?),
         })

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use effectd_contracts::{ActionId, Digest, IdempotencyKey, ReceiptId, SpaceId, Timestamp};
+use effectd_contracts::{
+    ActionId, Digest, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId, Timestamp,
+};
 
 use crate::names::{GroupName, ResourceName, TopicName};
 use crate::types::events::{Body, NewEvent};
@@ -12,6 +14,18 @@ use crate::types::groups::LeaseId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
+/// Who asks, and where. A key means something to its asker alone: nobody is answered with what another asker did, and nobody
+/// can take a key from another asker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asker {
+    /// In which space.
+    pub space: SpaceId,
+    /// On whose behalf.
+    pub subject: SubjectId,
+    /// Who the door saw.
+    pub principal: Principal,
+}
+
 /// The wish to carry out an action, with all that is needed to settle it should the process die half-way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -19,8 +33,8 @@ pub struct Claim {
     pub action_id: ActionId,
     /// Digest of the whole request: the same id with other content is a conflict.
     pub action_digest: Digest,
-    /// Where keys are unique.
-    pub space: SpaceId,
+    /// Whose key it is.
+    pub asker: Asker,
     /// The idempotency key; an action without one is only ever equal to itself.
     pub key: Option<IdempotencyKey>,
     /// Digest of the parameters: the same key with other parameters is a conflict.
@@ -42,7 +56,7 @@ pub enum ClaimAnswer {
         /// What to commit under.
         fence: Fence,
     },
-    /// Another action with the same key and parameters is at work: wait for its receipt.
+    /// Another action of the same asker with the same key and parameters is at work: wait for its receipt.
     InFlight {
         /// Whose work.
         action_id: ActionId,
@@ -52,7 +66,7 @@ pub enum ClaimAnswer {
         /// Who holds the resource.
         action_id: ActionId,
     },
-    /// It is done already, by this action or by another with the same key.
+    /// It is done already, by this action or by another of the same asker with the same key.
     Done {
         /// The receipt of it.
         receipt_id: ReceiptId,
@@ -60,7 +74,7 @@ pub enum ClaimAnswer {
     /// This very action has an open intent: it was begun before, and whether it happened is to be settled. To carry on
     /// with it, [`take_over`](crate::Store::take_over) under the fence given here.
     OwnIntent(OpenIntent),
-    /// The action id or the key was used before with other content.
+    /// The action id, or the asker's key, was used before with other content.
     Conflict {
         /// Which of the two.
         what: ConflictOf,
@@ -104,7 +118,7 @@ pub struct OpenIntent {
     pub action_digest: Digest,
     /// The fence it is held under now.
     pub fence: Fence,
-    /// Where keys are unique.
+    /// In which space.
     pub space: SpaceId,
     /// Digest of the parameters.
     pub params_digest: Digest,

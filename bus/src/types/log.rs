@@ -11,6 +11,8 @@ pub struct LogStanding {
     pub root: Digest,
     /// How many intents have no receipt yet.
     pub open: u64,
+    /// The first entry whose body is kept: bodies before it have expired, and may be dropped. Never goes back.
+    pub kept_from: u64,
 }
 
 /// An entry of the log.

@@ -26,9 +26,9 @@ pub struct NewReceipt {
     pub subject_id: SubjectId,
     /// In which space.
     pub space_id: SpaceId,
-    /// How it ended. Only `ok` satisfies the key.
+    /// How it ended. Only `ok` satisfies the key that the action was claimed with.
     pub status: Status,
-    /// The idempotency key, if the action has one.
+    /// The idempotency key, if the action has one; receipts are listed by it.
     pub key: Option<IdempotencyKey>,
     /// Digest of the parameters that the key stands for.
     pub params_digest: Digest,

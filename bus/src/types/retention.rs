@@ -108,6 +108,18 @@ pub struct Retained {
 }
 
 impl Retained {
+    /// What a turn did, with what shortening the journal did.
+    #[must_use]
+    pub fn then(self, shortened: Retained) -> Self {
+        Self {
+            moved: shortened.moved,
+            blocks: shortened.blocks,
+            bytes: shortened.bytes,
+            more: self.more || shortened.more,
+            ..self
+        }
+    }
+
     /// Whether anything is kept no longer.
     pub(crate) fn has_expired(&self) -> bool {
         self.receipts + self.letters > 0 || !self.events.is_empty()

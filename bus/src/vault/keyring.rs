@@ -170,7 +170,7 @@ fn wrap_epoch(epochs_dir: &Path, epoch: u32, key: &Key, device: &Key) -> Result<
 fn unwrap_epoch(epochs_dir: &Path, epoch: u32, device: &Key) -> Result<Key, StoreError> {
     let path = epoch_path(epochs_dir, epoch);
     let bytes = fs::read(&path).map_err(|error| failed(&path, &error))?;
-    let wrong = |what: &str| broken(format!("{}: {what}", path.display()));
+    let wrong = |what: &str| broken(format!("{}: {what}", name(&path)));
     if bytes.len() != EPOCH_FILE_BYTES || &bytes[..5] != EPOCH_MARK {
         return Err(wrong("not an epoch key of a format known here"));
     }
@@ -241,7 +241,7 @@ fn read_device(path: &Path) -> Result<Option<Key>, StoreError> {
         .and_then(unhex)
         .map(Zeroizing::new);
     let bytes = bytes.filter(|bytes| bytes.len() == 32);
-    let bytes = bytes.ok_or_else(|| broken(format!("{} is not a device key", path.display())))?;
+    let bytes = bytes.ok_or_else(|| broken(format!("{} is not a device key", name(path))))?;
     let mut key: Key = Zeroizing::new([0; 32]);
     key.copy_from_slice(&bytes);
     Ok(Some(key))
@@ -324,10 +324,21 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
 }
 
 pub(crate) fn failed(path: &Path, error: &std::io::Error) -> StoreError {
+    tracing::warn!(path = %path.display(), %error, "a file of the state cannot be used");
     if error.kind() == ErrorKind::StorageFull {
         return StoreError::Full;
     }
-    StoreError::Unavailable {
-        reason: format!("{}: {error}", path.display()),
+    if error.kind() == ErrorKind::ReadOnlyFilesystem {
+        return StoreError::ReadOnly;
     }
+    StoreError::Unavailable {
+        reason: format!("{}: {error}", name(path)),
+    }
+}
+
+/// A file of the state by its name: who reads an error at the door must not learn where the state lies.
+pub(crate) fn name(path: &Path) -> std::path::Display<'_> {
+    path.file_name()
+        .map_or(Path::new("the state"), Path::new)
+        .display()
 }

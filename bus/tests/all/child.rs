@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use effectd_bus::conformance::retention::turn;
 use effectd_bus::conformance::values::{
     action, claim, completion, group, key, put, resource, sealed_event, topic,
 };
 use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind};
 use effectd_bus::{
     Admission, Admitted, Expect, GroupOptions, Keep, Link, NewLetter, Requeued, Retention, Store, StoreError,
-    TopicKeep, TopicName, Turn, embedded,
+    TopicKeep, TopicName, embedded,
 };
 use effectd_contracts::{Digest, Status, SystemClock};
 use nix::sys::signal::Signal;
@@ -282,7 +283,7 @@ fn retain(store: &dyn Store) {
             .into(),
         others: topic(false),
     };
-    let told = store.retain(&retention, Turn::LetGo).unwrap();
+    let told = turn(store, &retention);
     say(&format!("retained {} {}", told.blocks, told.moved));
 }
 
@@ -317,7 +318,7 @@ fn exec(store: &dyn Store, id: &str) {
     say(&format!("committed {id}"));
     let twin = format!("{id}-twin");
     let found = store
-        .lookup(&claim(id, id, "p").space, &key(id), &Digest::of(b"p"), &[])
+        .lookup(&claim(id, id, "p").asker, &key(id), &Digest::of(b"p"), &[])
         .unwrap();
     let receipt_id = match found {
         effectd_bus::Lookup::Done { receipt_id } => receipt_id,

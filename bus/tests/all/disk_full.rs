@@ -1,33 +1,12 @@
-//! A full disk: typed errors, no new work, and everything again when there is room.
+//! A full or read-only disk: typed errors, no new work, and everything again when there is room.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use effectd_bus::conformance::values::{claim, completion, sealed_event, topic};
 use effectd_bus::{ClaimAnswer, EmbeddedConfig, Store, StoreError, embedded};
 use effectd_contracts::{Status, SystemClock};
 
-use crate::mounts::{Mount, is_root};
-
-/// Takes all but `left` bytes of the disk, until it is dropped.
-struct Ballast(std::path::PathBuf);
-
-impl Ballast {
-    fn all_but(disk: &Path, left: u64) -> Self {
-        let stat = nix::sys::statvfs::statvfs(disk).unwrap();
-        let free = stat.blocks_available() * stat.fragment_size();
-        let path = disk.join("ballast");
-        let size = usize::try_from(free.saturating_sub(left)).unwrap();
-        std::fs::write(&path, vec![0; size]).unwrap();
-        Ballast(path)
-    }
-}
-
-impl Drop for Ballast {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.0).unwrap();
-    }
-}
+use crate::mounts::{Ballast, Mount, is_root};
 
 fn publish(store: &dyn Store, id: &str) -> Result<u64, StoreError> {
     let event = sealed_event(id, "a", &[7; 20_000]);
@@ -101,14 +80,41 @@ fn a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun() {
     };
     let ballast = Ballast::all_but(disk.path(), reserve - 4_096);
     assert_eq!(publish(&store, "1"), Err(StoreError::Full));
+    assert_eq!(store.refusal(), Some(StoreError::Full));
     assert_eq!(store.claim(claim("b", "kb", "p")).wait(), Err(StoreError::Full));
     assert!(StoreError::Full.may_retry());
     store
         .commit(completion(&mine, Status::Ok, Some(fence)))
         .wait()
         .unwrap();
+    // Retention gives room back only after a signed head was noted.
+    store.note("head", b"{}".to_vec()).wait().unwrap();
     drop(ballast);
     publish(&store, "1").unwrap();
+    assert_eq!(store.refusal(), None);
     assert_eq!(store.stats().reopens, 0);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_read_only_disk_takes_no_new_work_and_recovers() {
+    if !is_root("disk_full::a_read_only_disk_takes_no_new_work_and_recovers") {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let state = scratch.path().join("state");
+    crate::watchdog::start();
+    let store = embedded::open(EmbeddedConfig::new(&state), Arc::new(SystemClock)).unwrap();
+    // Before anything is sealed, its key cannot be made; after that, the journal itself takes nothing.
+    for id in ["1", "2"] {
+        let read_only = Mount::read_only(state.clone());
+        assert_eq!(publish(&store, id), Err(StoreError::ReadOnly));
+        store.groups(&topic("t")).wait().unwrap();
+        assert_eq!(store.refusal(), Some(StoreError::ReadOnly));
+        assert_eq!(embedded::refusal(&state, 0), Some(StoreError::ReadOnly));
+        drop(read_only);
+        publish(&store, id).unwrap();
+        assert_eq!(store.refusal(), None);
+    }
     store.close().unwrap();
 }

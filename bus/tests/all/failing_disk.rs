@@ -171,7 +171,7 @@ fn nobody_sees_anything_before_it_is_durable() {
     let mine = claim("a", "k", "p");
     let look = || {
         store
-            .lookup(&mine.space, &key("k"), &Digest::of(b"p"), &[])
+            .lookup(&mine.asker, &key("k"), &Digest::of(b"p"), &[])
             .unwrap()
     };
     let mut watch = store.watch(&topic("t")).unwrap();

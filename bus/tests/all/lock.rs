@@ -1,10 +1,14 @@
 //! One process at a time, and only formats that are known.
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use effectd_bus::conformance::values::{event, topic};
 use effectd_bus::{EmbeddedConfig, Store, StoreError, embedded};
 use effectd_contracts::SystemClock;
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::child::{Order, Worker};
 
@@ -30,8 +34,39 @@ fn a_second_process_is_told_that_the_store_is_in_use() {
         .unwrap();
 }
 
+/// How many files this process has open under this path.
+fn open_files(path: &Path) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let leads_there = |entry: &std::fs::DirEntry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path);
+    open.flatten().filter(leads_there).count()
+}
+
 #[test]
-fn a_store_of_a_newer_format_is_refused_and_left_alone() {
+fn a_lock_that_is_let_go_of_soon_is_waited_for() {
+    let state = tempfile::tempdir().unwrap();
+    let open = || embedded::open(EmbeddedConfig::new(state.path()), Arc::new(SystemClock));
+    open().unwrap().close().unwrap();
+    let path = state.path().join("journal/lock");
+    let held = || Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let lock = held();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(open);
+        // It has tried at least once when the lock is let go of, or is about to.
+        while open_files(&path) < 2 && !opening.is_finished() {
+            std::thread::yield_now();
+        }
+        drop(lock);
+        opening.join().unwrap().unwrap().close().unwrap();
+    });
+    let lock = held();
+    let begun = Instant::now();
+    assert!(matches!(open(), Err(StoreError::Locked { .. })));
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    drop(lock);
+}
+
+#[test]
+fn a_store_of_another_format_is_refused_and_left_alone() {
     let state = tempfile::tempdir().unwrap();
     let open = || embedded::open(EmbeddedConfig::new(state.path()), Arc::new(SystemClock));
     let store = open().unwrap();
@@ -39,9 +74,11 @@ fn a_store_of_a_newer_format_is_refused_and_left_alone() {
     store.close().unwrap();
     drop(store);
     let format = state.path().join("journal/format");
+    for found in [1, 3] {
+        std::fs::write(&format, format!("{found}\n")).unwrap();
+        assert_eq!(open().err(), Some(StoreError::Format { found, known: 2 }));
+    }
     std::fs::write(&format, "2\n").unwrap();
-    assert_eq!(open().err(), Some(StoreError::Newer { found: 2, known: 1 }));
-    std::fs::write(&format, "1\n").unwrap();
     assert_eq!(open().unwrap().read(&topic("t"), 0, 9).unwrap().end, 1);
     std::fs::remove_file(&format).unwrap();
     assert!(matches!(open(), Err(StoreError::Damaged { .. })));

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::conformance::values::{
-    action, claim, completion, event, family, group, key, put, receipt_id, resource, sealed_event, space,
+    action, asker, claim, completion, event, family, group, key, put, receipt_id, resource, sealed_event,
     topic,
 };
 use effectd_bus::memory::MemoryDisk;
 use effectd_bus::{
-    Admission, Claim, EmbeddedConfig, Expect, Fence, LeaseId, Link, LocalStore, NewLetter, ReceiptQuery,
-    SeekTo, Settlement, Store, embedded, memory,
+    Admission, Asker, Claim, EmbeddedConfig, Expect, Fence, LeaseId, Link, LocalStore, NewLetter,
+    ReceiptQuery, SeekTo, Settlement, Store, embedded, memory,
 };
-use effectd_contracts::{Clock, Digest, ManualClock, Status, Timestamp};
+use effectd_contracts::{Clock, Digest, ManualClock, Principal, Status, Timestamp};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -104,12 +104,22 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Two users ask for the same things.
+fn user(number: u8) -> Asker {
+    Asker {
+        principal: Principal::new(format!("user://{}", number % 2)).unwrap(),
+        ..asker()
+    }
+}
+
 fn claim_of(about: u8, on: u8, params: u8, changes: Option<u8>) -> Claim {
     let mut claim = claim(&format!("a{about}"), &format!("k{on}"), &format!("p{params}"));
+    claim.asker = user(about);
     claim.resources = changes
         .map(|changes| resource(&format!("file:{changes}")))
         .into_iter()
         .collect();
+    claim.depends = claim.resources.clone();
     claim
 }
 
@@ -253,10 +263,18 @@ fn observe(store: &LocalStore) -> String {
         limit: 1_000,
         ..ReceiptQuery::default()
     });
-    let by_key = (0..4).map(|on| {
-        let (space, on) = (space("shared:test"), key(&format!("k{on}")));
+    let by_key = (0..8).map(|n| {
+        let (asker, on) = (user(n), key(&format!("k{}", n / 2)));
+        let depends = [resource(&format!("file:{}", n / 2 % 2))];
         (0..2)
-            .map(|params| store.lookup(&space, &on, &Digest::of(format!("p{params}").as_bytes()), &[]))
+            .map(|params| {
+                store.lookup(
+                    &asker,
+                    &on,
+                    &Digest::of(format!("p{params}").as_bytes()),
+                    &depends,
+                )
+            })
             .collect::<Vec<_>>()
     });
     let by_key: Vec<_> = by_key.collect();

@@ -51,9 +51,35 @@ impl Mount {
         )
     }
 
+    /// A folder under its own name, read-only for whoever opens anything in it from now on.
+    pub(crate) fn read_only(path: PathBuf) -> Self {
+        let source = path.to_str().unwrap().to_owned();
+        Mount::at(path, &["--bind", "-o", "ro", &source])
+    }
+
     /// A file system inside a file.
     pub(crate) fn image(image: &Path, path: PathBuf) -> Self {
         Mount::at(path, &["-o", "loop", image.to_str().unwrap()])
+    }
+}
+
+/// Takes all but `left` bytes of the disk, until it is dropped.
+pub(crate) struct Ballast(PathBuf);
+
+impl Ballast {
+    pub(crate) fn all_but(disk: &Path, left: u64) -> Self {
+        let stat = nix::sys::statvfs::statvfs(disk).unwrap();
+        let free = stat.blocks_available() * stat.fragment_size();
+        let path = disk.join("ballast");
+        let size = usize::try_from(free.saturating_sub(left)).unwrap();
+        std::fs::write(&path, vec![0; size]).unwrap();
+        Ballast(path)
+    }
+}
+
+impl Drop for Ballast {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
     }
 }
 

@@ -11,6 +11,7 @@ use effectd_actors::control::Breakers;
 use effectd_actors::control::breakers::View;
 use effectd_contracts::Operation;
 use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::text::is_unprintable;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -154,7 +155,7 @@ fn breakers(desk: &Desk) -> &Breakers {
 /// A key that a request could have.
 fn checked(key: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
     let Path(key) = key.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
-    if key.is_empty() || key.len() > ID_BYTES_MAX || key.chars().any(char::is_control) {
+    if key.is_empty() || key.len() > ID_BYTES_MAX || key.chars().any(is_unprintable) {
         return Err(Problem::of(Kind::BreakerUnknown, "no breaker can have this key"));
     }
     Ok(key)

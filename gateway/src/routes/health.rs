@@ -32,6 +32,9 @@ pub(crate) async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
 }
 
 /// Whether work can be taken now
+///
+/// Not while the store does not answer, its disk is nearly full or read-only, or the daemon is stopping; the problem says which.
+/// What was accepted goes on, and readiness returns by itself.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -42,9 +45,9 @@ pub(crate) async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
     )
 )]
 pub(crate) async fn readyz(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
-    match desk.vitals.trouble() {
+    match desk.vitals.refusal() {
         None => Ok(json(StatusCode::OK, &health(&desk))),
-        Some(trouble) => Err(Problem::of(Kind::NotReady, trouble)),
+        Some(refusal) => Err(Problem::of(Kind::NotReady, refusal)),
     }
 }
 

@@ -36,20 +36,30 @@ pub(crate) struct Size {
 }
 
 /// How the log stands, and its last signed head
+///
+/// The head is for everybody, since a proof is worth nothing without one. How the log stands beyond it is for operators.
 #[utoipa::path(
     get,
     path = "/v1/log",
     tag = "log",
     responses(
-        (status = 200, description = "Its size, its root, how many intents are open, and the last head", body = serde_json::Value),
+        (status = 200, description = "The last head; for operators also its size, its root, how many intents are open and the first entry that is kept", body = serde_json::Value),
         (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
-    let standing = reading(&desk, |store| {
+pub(crate) async fn show(
+    State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Problem> {
+    let standing = reading(&desk, move |store| {
         let standing = store.log()?;
         let head = log::last_head(store)?.map(|(_, head)| head);
-        Ok(value!({ "size": standing.size, "root": standing.root, "open": standing.open, "head": head }))
+        if !peer.operator {
+            return Ok(value!({ "head": head }));
+        }
+        Ok(
+            value!({ "size": standing.size, "root": standing.root, "open": standing.open, "kept_from": standing.kept_from, "head": head }),
+        )
     });
     Ok(json(StatusCode::OK, &standing.await?))
 }
@@ -117,7 +127,7 @@ pub(crate) async fn rotate(
 
 /// Entries of the log, in order
 ///
-/// Go on behind the last one's `index`. An entry that retention has let go has only its hash.
+/// Go on behind the last one's `index`. An entry that retention has dropped has only its hash.
 #[utoipa::path(
     get,
     path = "/v1/log/entries",
@@ -144,7 +154,8 @@ pub(crate) async fn entries(
 
 /// Signed heads of the log, in order
 ///
-/// Heads are entries themselves. Go on behind the last one's `index`.
+/// For everybody: a head says how many entries the log had and how many actions were open when it was signed, and nothing of what
+/// they are. Heads are entries themselves. Go on behind the last one's `index`.
 #[utoipa::path(
     get,
     path = "/v1/log/heads",
@@ -167,6 +178,8 @@ pub(crate) async fn heads(
 }
 
 /// The tree over the first entries: roots of its complete subtrees, the largest first
+///
+/// For everybody up to the last signed head, beyond it for operators.
 #[utoipa::path(
     get,
     path = "/v1/log/frontier",
@@ -174,15 +187,24 @@ pub(crate) async fn heads(
     params(("size" = u64, Query, description = "Over how many entries")),
     responses(
         (status = 200, description = "One for each bit of the size", body = Vec<String>),
-        (status = 400, description = "The log is not that long", body = Problem, content_type = "application/problem+json"),
+        (status = 400, description = "The log is not that long, or not signed up to there", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn frontier(
     State(desk): State<Arc<Desk>>,
+    Extension(peer): Extension<Peer>,
     size: Result<Query<Size>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(Size { size }) = size.map_err(|error| query_invalid(&error))?;
-    let peaks = reading(&desk, move |store| Ok(store.log_frontier(size)?.peaks().to_vec()));
+    let peaks = reading(&desk, move |store| {
+        let signed = log::last_head(store)?.map_or(0, |(_, head)| head.size);
+        if !peer.operator && size > signed {
+            return Err(StoreError::Invalid(format!(
+                "the last signed head is over {signed} entries; beyond it the log is for operators"
+            )));
+        }
+        Ok(store.log_frontier(size)?.peaks().to_vec())
+    });
     Ok(json(StatusCode::OK, &peaks.await?))
 }
 

@@ -102,14 +102,33 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
             "/v1/store/topics/{topic}/groups/{group}",
             get(groups::show).post(groups::seek),
         )
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
+        .merge(health_paths())
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(health::openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(desk.clone(), observe))
         .with_state(desk)
+}
+
+/// The routes of a connection for which there is no room: health is told, and nothing else.
+pub(crate) fn health_only(desk: Arc<Desk>) -> Router {
+    health_paths()
+        .fallback(async || no_room())
+        .method_not_allowed_fallback(async || no_room())
+        .layer(middleware::from_fn_with_state(desk.clone(), observe))
+        .with_state(desk)
+}
+
+fn health_paths() -> Router<Arc<Desk>> {
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+}
+
+/// There are as many connections as there may be.
+pub(crate) fn no_room() -> Problem {
+    Problem::of(Kind::Busy, "there are too many connections; try again shortly")
 }
 
 async fn no_such_path() -> Problem {

@@ -66,10 +66,11 @@ pub(super) fn refused(error: &StoreError) -> Problem {
         | StoreError::Conflict { .. }
         | StoreError::VersionMismatch { .. }
         | StoreError::Full
+        | StoreError::ReadOnly
         | StoreError::Unavailable { .. }
         | StoreError::Closed
         | StoreError::Locked { .. }
-        | StoreError::Newer { .. }
+        | StoreError::Format { .. }
         | StoreError::Damaged { .. }
         | StoreError::Keys { .. } => unavailable(error),
     }

@@ -62,7 +62,8 @@ pub(crate) async fn check(
 
 /// Read the policy's files anew and put them in force
 ///
-/// If they are not good, what is in force stays. On record, if it changes anything.
+/// If they are not good, what is in force stays. The roots of the spaces are taken as they are now; `/v1/policy/check` shows beforehand
+/// which have changed. On record, if it changes anything.
 #[utoipa::path(
     post,
     path = "/v1/policy/reload",
@@ -79,7 +80,7 @@ pub(crate) async fn reload(
 ) -> Result<Response, Problem> {
     operators::only(&peer, "the policy is")?;
     on_record(&desk, &peer, Operation::ReloadPolicy {}, |host| {
-        host.reload_policy()
+        host.take_over_policy()
     })
     .await
 }
@@ -132,7 +133,7 @@ async fn on_record(
     let done = operations::by_host(desk, peer, operation, |host| {
         let before = host.policy().digest;
         let view = change(host)?;
-        let told = policy_told(&before, &view.digest);
+        let told = policy_told(&before, &view);
         Ok((view, told))
     });
     let (view, receipt_id) = done.await?;

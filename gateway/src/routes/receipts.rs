@@ -257,6 +257,7 @@ async fn page(
     let store = desk.pipeline().parts().store.clone();
     let (peer, filter, query) = (peer.clone(), filter.clone(), query.clone());
     let read = tokio::task::spawn_blocking(move || {
+        let filter = history::resolved(&*store, filter)?;
         let sees = |receipt: &Receipt| peer.may_see(receipt) && filter.matches(receipt);
         history::page(&*store, &query, sees).map(ReceiptList::from)
     });

@@ -8,7 +8,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_actors::{Store, TopicName, Turn, Watch, retention};
+use effectd_actors::{Store, TopicName, Watch, retention};
 use effectd_contracts::json as strict;
 use serde::Deserialize;
 
@@ -147,7 +147,7 @@ pub(crate) async fn retain(
     let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
     if preview {
         return operators::with_parts(&desk, move |parts| {
-            retention::turn(parts, Turn::Preview).map(RetainedView::would)
+            retention::preview(parts).map(RetainedView::would)
         })
         .await;
     }

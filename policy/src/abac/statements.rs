@@ -1,6 +1,7 @@
 //! Cuts a Cedar file into its rules, so that each has its line, and bounds each before a recursive reader sees it.
 
 use cedar_policy::{Policy, PolicyId};
+use effectd_contracts::text::is_unprintable;
 use miette::Diagnostic;
 
 use crate::error::{Location, PolicyError};
@@ -42,7 +43,7 @@ impl<'f> Statement<'f> {
             PolicyError::Syntax { at, message }
         })?;
         match policy.annotation("id") {
-            Some(id) if id.is_empty() || id.len() > 128 || id.chars().any(char::is_control) => Err(
+            Some(id) if id.is_empty() || id.len() > 128 || id.chars().any(is_unprintable) => Err(
                 PolicyError::invalid(place, "@id must be printable text of 1 to 128 bytes"),
             ),
             Some(id) => Ok(policy.new_id(PolicyId::new(id))),

@@ -1,5 +1,7 @@
 //! What a tool's schema says about one field.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 /// Most subschemas that are followed for one field; a schema with more alternatives is annotated on the field itself.
@@ -49,6 +51,15 @@ impl<'s> Node<'s> {
                 .get("properties")
                 .is_some_and(|members| members.get(name).is_some())
         })
+    }
+
+    /// All names that the tool's author gave to members, in order.
+    pub(crate) fn names(&self) -> BTreeSet<&'s str> {
+        let members = self.schemas.iter().filter_map(|schema| schema.get("properties"));
+        members
+            .filter_map(Value::as_object)
+            .flat_map(|members| members.keys().map(String::as_str))
+            .collect()
     }
 
     pub(crate) fn item(&self, index: usize) -> Self {

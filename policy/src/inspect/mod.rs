@@ -2,15 +2,14 @@
 //!
 //! The tool's schema says what fields mean: `"x-pii": "required"` (the tool cannot do without this personal data),
 //! `"x-pii": "face"` (a picture or description of a face), `"x-space"`, `"x-host"` and `"x-command": true` (what the call
-//! reaches for). What comes out are facts without content, and the parameters as the tool may have them.
+//! reaches for), `"x-resource": true` (another name of what the tool works on). What comes out are facts without content,
+//! and the parameters as the tool may have them.
 
 mod annotations;
 pub mod safety;
 mod walk;
 
-use effectd_contracts::ToolSpec;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use effectd_contracts::{Redaction, ToolSpec};
 use serde_json::{Map, Value};
 
 use crate::facts::InspectionFacts;
@@ -24,38 +23,15 @@ pub struct Inspection {
     /// The parameters as the tool may have them. Fields in [`InspectionFacts::personal_required`] are still as they were:
     /// the decision either exempts them or refuses the call.
     pub params: Map<String, Value>,
-    /// Where something was removed, up to a bound.
-    pub removed: Vec<Removal>,
-}
-
-/// One place where something was removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Removal {
-    /// The field, as a JSON pointer.
-    pub pointer: String,
-    /// What it was.
-    pub kind: RemovalKind,
-}
-
-/// What was removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RemovalKind {
-    /// E-mail addresses.
-    Email,
-    /// Phone numbers.
-    Phone,
-    /// A face.
-    Face,
-    /// Something nested too deep to be looked at.
-    Depth,
+    /// What was removed where, for the planner and the receipt.
+    pub redacted: Vec<Redaction>,
 }
 
 /// Looks at the parameters of one call.
 pub fn inspect(params: &Map<String, Value>, spec: &ToolSpec, policy: &Policy) -> Inspection {
-    walk::inspect(params, &spec.params_schema, spec.safety_class, policy.content())
+    walk::inspect(params, spec, policy.content())
 }
 
 pub(crate) use walk::ContentRules;
 pub(crate) use walk::inspect as inspect_with;
+pub use walk::place;

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{Digest, SafetyClass};
+use effectd_contracts::tool::is_path_name;
+use effectd_contracts::{Digest, Redaction, RedactionKind, SideEffect, ToolSpec};
 use serde_json::{Map, Value};
 
+use super::Inspection;
 use super::annotations::{Node, Personal};
 use super::safety::Safety;
-use super::{Inspection, Removal, RemovalKind};
 use crate::facts::{Finding, InspectionFacts, RedactionCounts};
 use crate::limits::{FINDINGS_MAX, REDACTIONS_RECORDED_MAX, TARGETS_MAX, VALUE_DEPTH_MAX};
 use crate::redact::personal::{FACE_PLACEHOLDER, PHONE_PLACEHOLDER, redact_text};
-use crate::redact::storage::DEPTH_PLACEHOLDER;
+use crate::redact::storage::{DEPTH_PLACEHOLDER, words};
 
 /// The compiled rules about content.
 #[derive(Debug)]
@@ -24,22 +25,17 @@ pub(crate) struct ContentRules {
 }
 
 /// Looks at parameters with the rules at hand.
-pub(crate) fn inspect(
-    params: &Map<String, Value>,
-    schema: &Value,
-    class: SafetyClass,
-    rules: &ContentRules,
-) -> Inspection {
+pub(crate) fn inspect(params: &Map<String, Value>, spec: &ToolSpec, rules: &ContentRules) -> Inspection {
     let mut walk = Walk {
         rules,
-        class,
+        spec,
         facts: empty(rules.digest),
-        removed: Vec::new(),
+        redacted: Vec::new(),
     };
     let mut value = Value::Object(params.clone());
     walk.visit(
         &mut value,
-        &Node::root(schema),
+        &Node::root(&spec.params_schema),
         Place {
             pointer: String::new(),
             name: "",
@@ -52,10 +48,22 @@ pub(crate) fn inspect(
         // The walk replaces an object as a whole only below the top.
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
     };
+    let Walk {
+        mut facts, redacted, ..
+    } = walk;
+    for Redaction { kind, count, .. } in &redacted {
+        let counts = &mut facts.redacted;
+        let total = match kind {
+            RedactionKind::Email => &mut counts.emails,
+            RedactionKind::Phone => &mut counts.phones,
+            RedactionKind::Face => &mut counts.faces,
+        };
+        *total = total.saturating_add(*count);
+    }
     Inspection {
-        facts: walk.facts,
+        facts,
         params,
-        removed: walk.removed,
+        redacted,
     }
 }
 
@@ -74,9 +82,9 @@ fn empty(rules: Digest) -> InspectionFacts {
 
 struct Walk<'r> {
     rules: &'r ContentRules,
-    class: SafetyClass,
+    spec: &'r ToolSpec,
     facts: InspectionFacts,
-    removed: Vec<Removal>,
+    redacted: Vec<Redaction>,
 }
 
 struct Place<'a> {
@@ -86,33 +94,43 @@ struct Place<'a> {
 }
 
 impl Walk<'_> {
+    /// Redaction changes no value that the tool needs as it is, and nothing beneath one: the caller is refused instead.
     fn visit(&mut self, value: &mut Value, node: &Node<'_>, place: Place<'_>, required_above: bool) {
         if place.depth > VALUE_DEPTH_MAX {
             *value = Value::String(DEPTH_PLACEHOLDER.to_owned());
             self.facts.overflow = true;
-            self.remember(&place.pointer, RemovalKind::Depth);
             return;
         }
         self.collect_targets(value, node, &place);
         let personal = node.personal();
+        let names_resource = required_above || self.names_resource(node, &place);
         if personal == Personal::Face || self.rules.face_fields.contains(&place.name.to_lowercase()) {
             self.scan_all(value, &place.pointer, place.depth);
-            self.mask_face(value, &place.pointer);
+            if names_resource && !value.is_null() {
+                self.require(&place.pointer);
+            } else {
+                self.mask_face(value, &place.pointer);
+            }
             return;
         }
-        let required = required_above || personal == Personal::Required;
+        let required = names_resource || personal == Personal::Required;
         match value {
             Value::String(text) => {
                 self.scan(text, &place.pointer);
-                self.redact(text, &place.pointer, required);
+                // What is no host is on no list, which refuses the call and says so better.
+                let is_refused = node.marked("x-host")
+                    && self.spec.side_effects.contains(&SideEffect::NetworkCall)
+                    && host_of(text) == NOT_A_NAME;
+                if !is_refused {
+                    self.redact(text, &place.pointer, required);
+                }
             }
             Value::Number(number) if is_phone_name(place.name) && number.to_string().len() >= 7 => {
                 if required {
                     self.require(&place.pointer);
                 } else {
                     *value = Value::String(PHONE_PLACEHOLDER.to_owned());
-                    self.facts.redacted.phones += 1;
-                    self.remember(&place.pointer, RemovalKind::Phone);
+                    self.remember(&place.pointer, RedactionKind::Phone, 1);
                 }
             }
             Value::Array(items) => {
@@ -180,14 +198,8 @@ impl Walk<'_> {
             return;
         }
         *text = redacted.text;
-        self.facts.redacted.emails = self.facts.redacted.emails.saturating_add(redacted.emails);
-        self.facts.redacted.phones = self.facts.redacted.phones.saturating_add(redacted.phones);
-        if redacted.emails > 0 {
-            self.remember(pointer, RemovalKind::Email);
-        }
-        if redacted.phones > 0 {
-            self.remember(pointer, RemovalKind::Phone);
-        }
+        self.remember(pointer, RedactionKind::Email, redacted.emails);
+        self.remember(pointer, RedactionKind::Phone, redacted.phones);
     }
 
     /// The shape stays, so that a schema which asks for an array still finds one.
@@ -203,8 +215,7 @@ impl Walk<'_> {
             return;
         }
         *value = masked;
-        self.facts.redacted.faces = self.facts.redacted.faces.saturating_add(1);
-        self.remember(pointer, RemovalKind::Face);
+        self.remember(pointer, RedactionKind::Face, 1);
     }
 
     fn require(&mut self, pointer: &str) {
@@ -216,28 +227,47 @@ impl Walk<'_> {
         }
     }
 
-    fn remember(&mut self, pointer: &str, kind: RemovalKind) {
-        if self.removed.len() < REDACTIONS_RECORDED_MAX {
-            self.removed.push(Removal {
-                pointer: recordable(pointer),
-                kind,
-            });
+    /// Beyond the bound, what is removed counts for the parameters as a whole.
+    fn remember(&mut self, pointer: &str, kind: RedactionKind, count: u32) {
+        if count == 0 {
+            return;
         }
+        let mut field = recordable(pointer);
+        let is_same = |field: &str, known: &Redaction| known.field == field && known.kind == kind;
+        if self.redacted.len() >= REDACTIONS_RECORDED_MAX
+            && !self.redacted.iter().any(|known| is_same(&field, known))
+        {
+            field.clear();
+        }
+        match self.redacted.iter_mut().find(|known| is_same(&field, known)) {
+            Some(known) => known.count = known.count.saturating_add(count),
+            None => self.redacted.push(Redaction { field, kind, count }),
+        }
+    }
+
+    /// Whether the field names what the call works on: with another name it would be another thing.
+    fn names_resource(&self, node: &Node<'_>, place: &Place<'_>) -> bool {
+        let marks = ["x-resource", "x-space", "x-host", "x-command"];
+        is_path_name(place.name)
+            || (place.depth == 1 && self.spec.names_resource(place.name))
+            || marks.iter().any(|mark| node.marked(mark))
     }
 
     fn scan(&mut self, text: &str, pointer: &str) {
         let facts = &mut self.facts;
-        self.rules.safety.scan(self.class, text, &mut |check, kind| {
-            if facts.findings.len() >= FINDINGS_MAX {
-                facts.overflow = true;
-                return;
-            }
-            facts.findings.push(Finding {
-                check,
-                kind: kind.to_owned(),
-                pointer: recordable(pointer),
+        self.rules
+            .safety
+            .scan(self.spec.safety_class, text, &mut |check, kind| {
+                if facts.findings.len() >= FINDINGS_MAX {
+                    facts.overflow = true;
+                    return;
+                }
+                facts.findings.push(Finding {
+                    check,
+                    kind: kind.to_owned(),
+                    pointer: recordable(pointer),
+                });
             });
-        });
     }
 
     /// Safety looks also at what is masked afterwards.
@@ -319,10 +349,16 @@ fn host_of(text: &str) -> String {
 }
 
 fn is_phone_name(name: &str) -> bool {
-    let name = name.to_lowercase();
-    ["phone", "mobile", "tel", "fax", "msisdn"]
-        .iter()
-        .any(|word| name.starts_with(word) || name.ends_with(word))
+    const WORDS: [&str; 7] = [
+        "phone",
+        "telephone",
+        "cellphone",
+        "mobile",
+        "tel",
+        "fax",
+        "msisdn",
+    ];
+    words(name).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
 /// One step of a pointer. Pointers are recorded, and a name that the schema does not declare could be anything.
@@ -332,6 +368,23 @@ fn segment(node: &Node<'_>, name: &str) -> String {
     } else {
         "*".to_owned()
     }
+}
+
+/// A place in parameters as it may be recorded, and the names that the schema declares there.
+pub fn place<'s>(schema: &'s Value, params: &Value, pointer: &str) -> (String, BTreeSet<&'s str>) {
+    let (mut node, mut value, mut shown) = (Node::root(schema), Some(params), String::new());
+    for step in pointer.split('/').skip(1) {
+        shown.push('/');
+        if let (Some(Value::Array(items)), Ok(index)) = (value, step.parse::<usize>()) {
+            shown.push_str(step);
+            (node, value) = (node.item(index), items.get(index));
+        } else {
+            let name = step.replace("~1", "/").replace("~0", "~");
+            shown.push_str(&segment(&node, &name));
+            (node, value) = (node.member(&name), value.and_then(|value| value.get(&name)));
+        }
+    }
+    (recordable(&shown), node.names())
 }
 
 /// A pointer for the record, cut where nobody would read on.

@@ -1,8 +1,8 @@
 //! E-mail addresses and phone numbers in text.
 //!
 //! Scanners by hand instead of regular expressions: what makes a run of digits a phone number and not a date, a version
-//! or an amount is easier to read, and to argue about, as code. When in doubt it is removed if it is written like a
-//! number one can dial, and kept if it is only digits.
+//! or an amount is easier to read, and to argue about, as code. A phone number is written like one that people dial and
+//! stands alone: digits inside an id, a hash, a decimal fraction or a version are not one.
 
 /// What stands in place of an e-mail address.
 pub const EMAIL_PLACEHOLDER: &str = "[redacted:email]";
@@ -28,9 +28,6 @@ const ROUNDS_MAX: usize = 8;
 
 /// Removes e-mail addresses, then phone numbers; `None` if there are none, which is the usual case.
 pub fn redact_text(text: &str) -> Option<Redacted> {
-    if is_own_id(text) {
-        return None;
-    }
     let mut redacted = redact_once(text)?;
     for _ in 1..ROUNDS_MAX {
         let Some(more) = redact_once(&redacted.text) else {
@@ -46,18 +43,6 @@ pub fn redact_text(text: &str) -> Option<Redacted> {
         redacted.text = PHONE_PLACEHOLDER.to_owned();
     }
     Some(redacted)
-}
-
-/// A text that is one of effectd's own ids and nothing else: the groups of digits in it are no phone numbers. Its shape is
-/// that of a UUID of version 7, which begins with a time.
-fn is_own_id(text: &str) -> bool {
-    let shape = |(at, byte): (usize, u8)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        14 => byte == b'7',
-        19 => b"89ab".contains(&byte),
-        _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
-    };
-    text.len() == 36 && text.bytes().enumerate().all(shape)
 }
 
 fn redact_once(text: &str) -> Option<Redacted> {
@@ -127,7 +112,7 @@ fn next_at_sign(text: &str, from: usize) -> Option<(usize, usize)> {
 }
 
 /// How long the domain is that the text begins with: at least two labels, and the last one is a word — `example.org`, not
-/// `1.5` and not `deviceA`. Whatever follows a domain does not unmake it.
+/// `1.5`, not `deviceA` and not the version `1.0.0-beta.rc`. Whatever follows a domain does not unmake it.
 fn domain_bytes(text: &str) -> Option<usize> {
     let run = text
         .char_indices()
@@ -135,6 +120,10 @@ fn domain_bytes(text: &str) -> Option<usize> {
         .take_while(|(_, c)| is_domain_char(*c))
         .last();
     let run = &text[..run.map_or(0, |(at, c)| at + c.len_utf8())];
+    let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
+    if run.split('.').take(2).all(is_number) {
+        return None;
+    }
     let mut end = 0;
     let mut best = None;
     for (index, label) in run.split('.').enumerate() {
@@ -173,27 +162,35 @@ fn next_phone(text: &str, from: usize) -> Option<Span> {
     let bytes = text.as_bytes();
     let mut at = from;
     while at < bytes.len() {
-        if !starts_number(bytes, at) {
+        if !starts_number(text, at) {
             at += 1;
             continue;
         }
         let groups = read_groups(bytes, at);
         let run_end = groups.parts.last().map_or(at + 1, |part| part.1);
-        if ends_number(text, run_end) {
-            if let Some(end) = dialable(bytes, &groups) {
-                return Some((groups.start, end));
-            }
-            // A date or an amount may stand right before a number: try again behind it.
-            let behind = if groups.is_date() { 2 } else { 0 };
-            at = groups.parts.get(behind).map_or(run_end, |part| part.1);
-        } else {
+        if !ends_number(text, run_end) || groups.in_fours() {
             at = run_end;
+            continue;
         }
+        if !groups.is_fraction(text) && groups.is_dialable(bytes) {
+            return Some((groups.start, run_end));
+        }
+        // A date or an amount may stand right before a number: try again behind it.
+        let last = if groups.is_date() { 2 } else { 0 };
+        at = groups.parts.get(last).map_or(run_end, |part| part.1);
     }
     None
 }
 
-fn starts_number(bytes: &[u8], at: usize) -> bool {
+/// The two characters before a place, the nearer one first.
+fn before(text: &str, at: usize) -> (Option<char>, Option<char>) {
+    let mut back = text[..at].chars().rev();
+    (back.next(), back.next())
+}
+
+/// Whether a number can begin here: at a sign or digit that does not go on with a word, an id, a path, a fraction or a time.
+fn starts_number(text: &str, at: usize) -> bool {
+    let bytes = text.as_bytes();
     let digit_at = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let opens = match bytes[at] {
         b'+' => digit_at(at + 1) || (bytes.get(at + 1) == Some(&b'(') && digit_at(at + 2)),
@@ -201,16 +198,24 @@ fn starts_number(bytes: &[u8], at: usize) -> bool {
         b'0'..=b'9' => true,
         _ => false,
     };
-    let before = at.checked_sub(1).map(|before| bytes[before]);
-    opens && !before.is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_' || b >= 0x80)
+    opens
+        && match before(text, at) {
+            (Some(c), _) if c.is_alphanumeric() || c == '_' => false,
+            (Some('-' | '/' | '\\' | '#'), Some(c)) => !(c.is_alphanumeric() || c == '_'),
+            (Some('.' | ':'), Some(c)) => !c.is_ascii_digit(),
+            _ => true,
+        }
 }
 
-/// A number ends where the text goes on with neither a letter nor a digit.
+/// Whether a number can end here: not where a word, an id or a fraction goes on.
 fn ends_number(text: &str, end: usize) -> bool {
-    !text[end..]
-        .chars()
-        .next()
-        .is_some_and(|c| c.is_alphanumeric() || c == '_')
+    let mut ahead = text[end..].chars();
+    match (ahead.next(), ahead.next()) {
+        (Some(c), _) if c.is_alphanumeric() || c == '_' => false,
+        (Some('-'), Some(c)) => !(c.is_alphanumeric() || c == '_'),
+        (Some('.'), Some(c)) => !c.is_ascii_digit(),
+        _ => true,
+    }
 }
 
 fn read_groups(bytes: &[u8], start: usize) -> Groups {
@@ -250,41 +255,81 @@ fn read_groups(bytes: &[u8], start: usize) -> Groups {
     }
 }
 
-/// Where the number ends, if the run is one that one can dial.
-fn dialable(bytes: &[u8], groups: &Groups) -> Option<usize> {
-    let parts = &groups.parts;
-    let lengths: Vec<usize> = parts.iter().map(|(start, end, _)| end - start).collect();
-    let digits: usize = lengths.iter().sum();
-    let end = parts.last()?.1;
-    let first = &bytes[parts[0].0..parts[0].1];
-    if digits > DIGITS_MAX || parts.len() > GROUPS_MAX {
-        return None;
-    }
-    if groups.plus {
-        return (digits >= 7).then_some(end);
-    }
-    let separators: Vec<u8> = parts.iter().filter_map(|part| part.2).collect();
-    if groups.is_date() {
-        return None;
-    }
-    let after_zeros = first.iter().position(|digit| *digit != b'0')?;
-    let dotted = separators.contains(&b'.');
-    let pairs = lengths.iter().all(|length| *length == 2);
-    let trunk = after_zeros == 1 && first.len() >= 2;
-    let international = after_zeros == 2 && digits >= 10;
-    let shaped = match (parts.len(), dotted) {
-        (1, _) => (10..=13).contains(&digits),
-        (_, true) => pairs && digits >= 8,
-        (_, false) => digits >= 7,
-    };
-    let national = (trunk || international) && shaped;
-    let area_in_brackets = groups.bracket && parts.len() >= 2 && digits >= 7 && first.len() <= 5;
-    let north_american =
-        matches!(lengths.as_slice(), [3, 3, 4] | [1, 3, 3, 4]) && !separators.contains(&b'/');
-    (national || area_in_brackets || north_american).then_some(end)
-}
-
 impl Groups {
+    /// Whether the run is one that one can dial.
+    fn is_dialable(&self, bytes: &[u8]) -> bool {
+        let parts = &self.parts;
+        let group = |nth: usize| &bytes[parts[nth].0..parts[nth].1];
+        let lengths: Vec<usize> = parts.iter().map(|(start, end, _)| end - start).collect();
+        let separators: Vec<u8> = parts.iter().filter_map(|part| part.2).collect();
+        let digits: usize = lengths.iter().sum();
+        let count = parts.len();
+        if count == 0 || count > GROUPS_MAX || digits > DIGITS_MAX {
+            return false;
+        }
+        let is_dotted = separators.contains(&b'.');
+        if self.plus {
+            let is_amount = is_dotted && (count == 2 || lengths[1..].iter().all(|length| *length == 3));
+            return group(0)[0] != b'0' && !is_amount && digits >= if count == 1 { 10 } else { 8 };
+        }
+        // Registers join the year with dashes or slashes.
+        let is_joined = count > 1 && separators.iter().all(|sign| matches!(sign, b'-' | b'/'));
+        let is_year = |nth: usize| matches!(group(nth), [b'1', b'9', _, _] | [b'2', b'0', _, _]);
+        if self.is_date() || (is_joined && (1..count).any(is_year)) {
+            return false;
+        }
+        if self.bracket && count >= 2 && (7..=13).contains(&digits) && (2..=5).contains(&lengths[0]) {
+            return true;
+        }
+        let is_dashed = count > 1 && separators.iter().all(|sign| *sign == b'-');
+        let is_shaped = match (count, group(0).iter().position(|digit| *digit != b'0')) {
+            (1, Some(1)) => (10..=12).contains(&digits),
+            (1, Some(2)) => digits >= 11,
+            (_, Some(1)) if lengths.iter().all(|length| *length == 2) => digits == 10,
+            (_, Some(_)) if is_dotted => false,
+            // Serials of journals, and the ends of a range with leading zeros.
+            (2, Some(1)) if is_dashed && lengths == [4, 4] => false,
+            (2, Some(1)) if lengths[0] == lengths[1] && group(1)[0] == b'0' => false,
+            (3.., Some(1)) if is_dashed => lengths[0] >= 2 && (9..=11).contains(&digits),
+            (_, Some(1)) => lengths[0] >= 2 && (7..=13).contains(&digits),
+            (_, Some(2)) => {
+                (3..=5).contains(&lengths[0]) && digits >= 11 && (!is_dashed || digits < DIGITS_MAX)
+            }
+            _ => false,
+        };
+        is_shaped || self.is_north_american(bytes, &lengths, &separators)
+    }
+
+    /// `555-123-4567`, `1-800-555-0199`: an area never begins with 0 or 1. With blanks alone it could be three columns of a
+    /// table, so the exchange has to be a real one, too.
+    fn is_north_american(&self, bytes: &[u8], lengths: &[usize], separators: &[u8]) -> bool {
+        let area = match lengths {
+            [3, 3, 4] => 0,
+            [1, 3, 3, 4] if bytes[self.parts[0].0] == b'1' => 1,
+            _ => return false,
+        };
+        let is_real = |nth: usize| matches!(bytes[self.parts[nth].0], b'2'..=b'9');
+        let [.., second, third] = separators else {
+            return false;
+        };
+        second == third && *second != b'/' && is_real(area) && (*second != b' ' || is_real(area + 1))
+    }
+
+    /// Whether the digits are those behind a decimal comma: `386,062956473987`.
+    fn is_fraction(&self, text: &str) -> bool {
+        let (comma, digit) = before(text, self.start);
+        self.parts.len() == 1 && comma == Some(',') && digit.is_some_and(|c| c.is_ascii_digit())
+    }
+
+    /// Whether it is the number of a card or an account, which are written in fours.
+    fn in_fours(&self) -> bool {
+        let count = self.parts.len();
+        count >= 4
+            && self.parts[..count - 1]
+                .iter()
+                .all(|(start, end, _)| end - start == 4)
+    }
+
     /// `2025-09-06`, `06.09.2025`, `6/9/2025`, each perhaps with something behind it.
     fn is_date(&self) -> bool {
         let [first, second, third, ..] = self.parts.as_slice() else {
@@ -329,6 +374,7 @@ mod tests {
                 "user@localhost, a @ b.org, @handle, 3@1.5",
             ),
             ("npm i left-pad@1.3.0", "npm i left-pad@1.3.0"),
+            ("x@1.0.0-beta.rc bob@163.com", "x@1.0.0-beta.rc [redacted:email]"),
         ] {
             assert_eq!(redacted(text), expected, "{text}");
         }
@@ -425,16 +471,169 @@ mod tests {
     fn own_ids_and_digests_are_left_alone() {
         let id = "01a1de17-5511-7234-ac5b-aa755d28bfda";
         assert_eq!(redact_text(id), None);
-        assert!(
-            !is_own_id("01a1de17-5511-4234-ac5b-aa755d28bfda"),
-            "another version"
-        );
-        assert!(!is_own_id("+49 30 1234567"));
         let digest = "0123456789012345678901234567890123456789012345678901234567890123";
         assert_eq!(redact_text(digest), None);
         assert_eq!(
             redact_text("ab03012345678901cd49301234567ef0123456789a0301234567b0301234567c"),
             None
         );
+    }
+
+    /// Numbers without a pattern, the same ones on every run.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+
+        fn below(&mut self, most: u64) -> u64 {
+            self.next() % most
+        }
+
+        fn hex(&mut self, digits: usize) -> String {
+            (0..digits).map(|_| format!("{:x}", self.below(16))).collect()
+        }
+
+        fn uuid(&mut self, time: Option<u64>, version: char) -> String {
+            let begin = time.map_or_else(|| self.hex(12), |time| format!("{time:012x}"));
+            let variant = ['8', '9', 'a', 'b'][self.below(4) as usize];
+            format!(
+                "{}-{}-{version}{}-{variant}{}-{}",
+                &begin[..8],
+                &begin[8..],
+                self.hex(3),
+                self.hex(3),
+                self.hex(12)
+            )
+        }
+
+        /// One text of every kind that numbers stand in without being phone numbers.
+        fn ordinary(&mut self) -> Vec<String> {
+            let time = 1_700_000_000_000 + self.below(200_000_000_000);
+            let (a, b, c) = (self.below(10_000), self.below(10_000), self.below(10_000_000));
+            let fraction = self.below(1_000_000_000_000);
+            let (month, day, hour) = (1 + self.below(12), 1 + self.below(28), self.below(24));
+            let uuid = self.uuid(None, '4');
+            // As if every hexadecimal digit were a decimal one, which is the worst case.
+            let digits_only = uuid.replace(|c: char| c.is_ascii_alphabetic(), "0");
+            vec![
+                self.uuid(Some(time), '7'),
+                format!("workspace/{uuid}.txt"),
+                uuid,
+                digits_only,
+                format!("{a}.{fraction:012}"),
+                format!("-0.{fraction:012}"),
+                format!("+{a}.{fraction:012}"),
+                format!("{a},{fraction:012}"),
+                format!("{a}.{c},{b}.{fraction:012};0.{c:07}"),
+                format!("{c}.{b:04}e-{a}"),
+                time.to_string(),
+                format!(
+                    "2026-{month:02}-{day:02}T{hour:02}:{:02}:00.{fraction:012}Z",
+                    b % 60
+                ),
+                format!(
+                    "2026-{month:02}-{day:02} {hour:02}:{:02}:{:02}.{c:07}+02:00",
+                    a % 60,
+                    b % 60
+                ),
+                format!("{day:02}.{month:02}.2026 {hour:02}:{:02}", a % 60),
+                format!("2026{month:02}{day:02}{hour:02}{:02}{:02}", a % 60, b % 60),
+                format!("v{}.{}.{}", a % 20, b % 100, c),
+                format!("0.{}.{c}-rc.{}", a % 100, b % 10),
+                format!("10.{}.{}.{}", a % 256, b % 256, c % 256),
+                format!("{:03}.{:03}.{:03}.{:03}", a % 256, b % 256, c % 256, day),
+                format!("2001:0db8:{:04x}::{a:04}:{b:04}", c % 65_536),
+                self.hex(40),
+                format!("sha256:{}", self.hex(64)),
+                format!("{a:04}-2026-{c:07}"),
+                format!("{a:04}-{b:04}-{c:07}"),
+                format!("INV-{a:04}-{c:07}"),
+                format!("row_{c:010}"),
+                format!("{c:07}/{a:04}-{b:04}"),
+                format!("pages {a:04}-{b:04}"),
+                format!("{a:05}-0{b:04}"),
+                format!("4{:03} {b:04} {a:04} {b:04}", a % 1_000),
+                format!("DE{:02} {a:04} {b:04} {a:04} {b:04} {:02}", a % 100, b % 100),
+                format!("978-0-{:03}-{:05}-{}", a % 1_000, c % 100_000, b % 10),
+                format!(
+                    "{:02x}-{:02}-{:02}-{:02}-{:02}-a{:x}",
+                    a % 256,
+                    b % 100,
+                    c % 100,
+                    a % 100,
+                    day,
+                    b % 16
+                ),
+                format!("pkg@{}.{}.{}-beta.rc", a % 9, b % 99, c),
+            ]
+        }
+    }
+
+    #[test]
+    fn ordinary_numbers_are_no_phone_numbers() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for _ in 0..3_000 {
+            for text in random.ordinary() {
+                for text in [text.clone(), format!("a,{text},b"), format!("see {text}.")] {
+                    assert_eq!(redacted(&text), text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn phone_numbers_of_many_countries_are_found() {
+        for text in [
+            "+49 170 1234567",
+            "+49 (0)170 1234567",
+            "+49-170-1234567",
+            "+49.170.1234567",
+            "0049-170-1234567",
+            "004917012345678",
+            "(030) 123-4567",
+            "030-1234567",
+            "030/123 45 67",
+            "0170/1234567",
+            "0170 123 4567",
+            "0170-1234567",
+            "04221-12345",
+            "+1 415-555-0100",
+            "+1 415 555 0100",
+            "(415) 555-0100",
+            "415-555-0100",
+            "415 555 0100",
+            "+14155550100",
+            "+44 20 7946 0958",
+            "020 7946 0958",
+            "07700 900123",
+            "0044 7911 123456",
+            "+33 1 23 45 67 89",
+            "01 23 45 67 89",
+            "+81-3-1234-5678",
+            "03-1234-5678",
+            "090-1234-5678",
+            "+55 (11) 91234-5678",
+            "(11) 91234-5678",
+            "+420 123 456 789",
+            "+86 138 0013 8000",
+        ] {
+            for (before, after) in [
+                ("", ""),
+                ("Bob,", ",42"),
+                ("call ", "."),
+                ("tel:", "\n"),
+                ("<", ">"),
+            ] {
+                assert_eq!(
+                    redacted(&format!("{before}{text}{after}")),
+                    format!("{before}[redacted:phone]{after}"),
+                );
+            }
+        }
     }
 }

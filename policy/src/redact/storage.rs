@@ -56,7 +56,7 @@ fn fold(c: char) -> impl Iterator<Item = char> {
 }
 
 /// The words of `accessTokenValue`, `access-token-value` or `ACCESS_TOKEN_VALUE`, in lower case.
-fn words(name: &str) -> Vec<String> {
+pub(crate) fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut previous_lower = false;
     let mut open = false;

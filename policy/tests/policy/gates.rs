@@ -311,9 +311,13 @@ fn personal_data_that_a_tool_needs_passes_only_with_capability_and_consent() {
         1,
     );
     let consent = "[[consents]]\nsubject = \"agent://planner\"\nspace = \"shared:household\"\npurpose = \"pii:files.write_text\"";
-    let try_with = |toml: &str| {
+    let facts_with = |toml: &str| {
         let policy = compile(toml, CEDAR).unwrap();
-        evaluate(&facts_of(&policy, &mail, params.clone()), &policy)
+        (facts_of(&policy, &mail, params.clone()), policy)
+    };
+    let try_with = |toml: &str| {
+        let (facts, policy) = facts_with(toml);
+        evaluate(&facts, &policy)
     };
     assert_denied(&try_with(TOML), Gate::Redaction, "personal_data");
     assert_denied(&try_with(&cap), Gate::Redaction, "personal_data");
@@ -325,8 +329,9 @@ fn personal_data_that_a_tool_needs_passes_only_with_capability_and_consent() {
     let both = try_with(&format!("{cap}\n{consent}"));
     assert_permitted(&both);
     assert_eq!(both.gates.redaction, GateResult::Applied);
-    assert_eq!(both.redactions.exempted, ["/to"]);
-    assert_eq!(both.redactions.removed.emails, 1);
+    let seen = facts_with(TOML).0.inspection.unwrap();
+    assert_eq!(seen.personal_required, ["/to"]);
+    assert_eq!(seen.redacted.emails, 1);
     let revoked = try_with(&format!("{cap}\n{consent}\n{consent}\nrevoked = true"));
     assert_denied(&revoked, Gate::Redaction, "personal_data");
 }

@@ -1,7 +1,7 @@
 //! What is taken out of parameters, and what is only noted.
 
+use effectd_contracts::RedactionKind;
 use effectd_policy::inspect;
-use effectd_policy::inspect::RemovalKind;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -35,12 +35,12 @@ fn personal_data_goes_at_any_depth() {
     let counts = seen.facts.redacted;
     assert_eq!((counts.emails, counts.phones, counts.faces), (3, 2, 2));
     assert!(
-        seen.removed
+        seen.redacted
             .iter()
-            .any(|removal| removal.pointer == "/list/0/*/0" && removal.kind == RemovalKind::Email)
+            .any(|entry| entry.field == "/list/0/*/0" && entry.kind == RedactionKind::Email)
     );
     assert!(
-        !serde_json::to_string(&(seen.facts, seen.removed))
+        !serde_json::to_string(&(seen.facts, seen.redacted))
             .unwrap()
             .contains("bob@")
     );
@@ -68,6 +68,63 @@ fn annotations_are_found_through_references_and_alternatives() {
     );
     assert_eq!(seen.params["photo"], "[redacted:face]");
     assert_eq!(seen.facts.spaces.iter().collect::<Vec<_>>(), ["private:bob"]);
+}
+
+#[test]
+fn what_names_a_resource_is_required_as_it_is() {
+    let spec = tool(|spec| {
+        spec.params_schema = json!({
+            "type": "object",
+            "properties": {
+                "host": { "x-host": true }, "argv": { "type": "array", "x-command": true }, "id": { "x-resource": true },
+                "face": { "x-pii": "face", "x-resource": true },
+            },
+        });
+        spec.resource = Some("row:{space_id}/{row}".to_owned().try_into().unwrap());
+    });
+    let phone = "+49 171 2345678";
+    let params = json!({
+        "path": phone, "list": [{ "from_path": phone }], "host": phone, "argv": ["ls", phone], "id": { "a": phone },
+        "space_id": phone, "row": phone, "face": "f.png", "text": phone,
+    });
+    let seen = inspect(params.as_object().unwrap(), &spec, &world());
+    let mut required = seen.facts.personal_required.clone();
+    required.sort();
+    assert_eq!(required, ["/*", "/*/0/*", "/argv/1", "/face", "/host", "/id/*"]);
+    let mut expected = params.clone();
+    expected["text"] = json!("[redacted:phone]");
+    assert_eq!(Value::Object(seen.params), expected);
+    assert_eq!(seen.redacted.len(), 1, "{:?}", seen.redacted);
+}
+
+#[test]
+fn more_redactions_than_are_recorded_count_together() {
+    let texts = vec!["bob@example.org, +49 171 2345678"; 100];
+    let seen = look(
+        json!({ "type": "object", "properties": { "list": {} } }),
+        json!({ "list": texts }),
+    );
+    assert_eq!(seen.redacted.len(), 66);
+    let counts = seen.facts.redacted;
+    assert_eq!((counts.emails, counts.phones, counts.faces), (100, 100, 0));
+    let rest: Vec<_> = seen
+        .redacted
+        .iter()
+        .filter(|entry| entry.field.is_empty())
+        .collect();
+    assert_eq!((rest.len(), rest[0].count, rest[1].count), (2, 68, 68));
+}
+
+#[test]
+fn only_a_word_of_a_name_means_a_phone() {
+    let params =
+        json!({ "hotel": 12345678, "telemetry_id": 12345678, "mobilePhone": 12345678, "fax": 12345678 });
+    let seen = look(json!({ "type": "object" }), params);
+    assert_eq!(seen.facts.redacted.phones, 2);
+    assert_eq!(
+        (&seen.params["hotel"], &seen.params["telemetry_id"]),
+        (&json!(12345678), &json!(12345678))
+    );
 }
 
 #[test]

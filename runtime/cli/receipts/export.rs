@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::PAGE;
 use super::log::Log;
+use super::verify::lacks_body;
 use crate::cli::backend::{Trouble, ask_or};
 use crate::cli::listing::{Source, Turn, Which};
 use crate::cli::{Common, complain, stored};
@@ -347,6 +348,15 @@ async fn bundle(mut log: Log<'_>, path: &Path, from: u64) -> Result<Exit, Troubl
         let lines = log.entries(next).await?;
         let Some(last) = lines.last() else { break };
         next = last.index + 1;
+        if let Some(line) = lines.iter().find(|line| lacks_body(line, &head)) {
+            // Best effort: what is left of the file is no bundle, and no check takes it for one.
+            let _ = fs::remove_file(path);
+            let why = format!(
+                "retention dropped entry {} while the bundle was written; export it again",
+                line.index
+            );
+            return Err(Error::Request(why).into());
+        }
         for entry in lines.iter().filter(|entry| entry.index < head.size) {
             made.line(&canonical::of(entry).unwrap_or_default())?;
         }

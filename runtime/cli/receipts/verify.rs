@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use effectd_actors::limits::LOG_ENTRIES_MAX;
 use effectd_actors::proof::{Checker, Report, check_proof};
+use effectd_contracts::json::{JsonInvalid, parse_of_log};
 use effectd_contracts::limits::{REQUEST_BYTES_MAX, TOOL_REPLY_BYTES_MAX};
 use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{BundleHead, InclusionProof, LogEntry, LogHead, LogLine, ReceiptId};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::log::Log;
 use crate::cli::backend::{Trouble, ask_or};
@@ -116,8 +119,8 @@ impl Verify {
     }
 
     async fn of_log(&self, mut log: Log<'_>, known: Option<LogHead>) -> Result<Report, Trouble> {
-        let head = log.head().await?;
-        let mut checker = Checker::new(Frontier::default(), &log.keys().await?);
+        let mut head = log.head().await?;
+        let mut checker = Checker::new(Frontier::default(), &log.keys().await?, head.clone());
         let mut from = 0;
         loop {
             let heads = log.heads(from).await?;
@@ -125,31 +128,39 @@ impl Verify {
             from = last.index + 1;
             expect_heads(&mut checker, &heads, head.size);
         }
-        known.into_iter().for_each(|known| checker.expect(known));
+        known.into_iter().for_each(|known| checker.known(known));
         let mut next = 0;
         while next < head.size {
             let mut lines = log.entries(next).await?;
+            if lines.iter().any(|line| lacks_body(line, &head)) {
+                // Retention may have gone on since; then a newer head says so.
+                head = log.head().await?;
+                checker.renew(head.clone());
+            }
             lines.retain(|line| line.index < head.size);
             let Some(last) = lines.last() else { break };
             next = last.index + 1;
             checker.entries(&lines);
         }
-        Ok(checker.finish(&head, self.key.as_deref()))
+        Ok(checker.finish(self.key.as_deref()))
     }
 
     fn of_file(&self, path: &Path, known: Option<LogHead>) -> Result<Report, Trouble> {
         let mut lines = Lines::open(path)?;
         let first = lines.next().transpose()?.unwrap_or_default();
-        if let Ok(proof) = serde_json::from_slice::<InclusionProof>(&first) {
+        let unusable = |why: String| Error::Request(format!("{}: {why}", path.display()));
+        let first: Value = parse(&first)
+            .map_err(|error| unusable(format!("this is neither a bundle nor a proof: {error}")))?;
+        if first.get("proof").is_some() {
+            let proof = InclusionProof::deserialize(first).map_err(|error| unusable(error.to_string()))?;
+            if known.is_some_and(|known| known != proof.head) {
+                let why = "the proof is under another head than the one you know; check a bundle, or leave --head out";
+                return Err(unusable(why.to_owned()).into());
+            }
             return Ok(self.of_proof(&proof));
         }
-        let not_one = |error: serde_json::Error| {
-            Error::Request(format!(
-                "{} is neither a bundle nor a proof: {error}",
-                path.display()
-            ))
-        };
-        let bundle: BundleHead = serde_json::from_slice(&first).map_err(not_one)?;
+        let bundle = BundleHead::deserialize(first)
+            .map_err(|error| unusable(format!("this is neither a bundle nor a proof: {error}")))?;
         if bundle.bundle != 1 {
             let why = format!(
                 "{} is a bundle of format {}; this version knows 1",
@@ -162,19 +173,26 @@ impl Verify {
         let before = before
             .filter(|before| before.size() <= LOG_ENTRIES_MAX)
             .ok_or_else(|| Error::Request(format!("{} begins with a tree that cannot be", path.display())))?;
-        let mut checker = Checker::new(before, &bundle.keys);
+        if let Some(known) = known.as_ref().filter(|known| known.size < bundle.from) {
+            let why = format!(
+                "the bundle begins behind what the known head speaks of; export one with --from {} or less",
+                known.size
+            );
+            return Err(unusable(why).into());
+        }
+        let mut checker = Checker::new(before, &bundle.keys, bundle.head.clone());
         // Heads stand behind what they speak of, so they are read first.
         for line in lines {
-            if let Ok(line) = serde_json::from_slice::<LogLine>(&line?) {
+            if let Ok(line) = parse::<LogLine>(&line?) {
                 expect_heads(&mut checker, &[line], bundle.head.size);
             }
         }
-        known.into_iter().for_each(|known| checker.expect(known));
+        known.into_iter().for_each(|known| checker.known(known));
         let (mut page, mut bytes) = (Vec::with_capacity(PAGE), 0);
         for (number, line) in Lines::open(path)?.enumerate().skip(1) {
             let line = line?;
             bytes += line.len();
-            match serde_json::from_slice::<LogLine>(&line) {
+            match parse::<LogLine>(&line) {
                 Ok(line) => page.push(line),
                 Err(error) => checker.fault(&page, format!("line {} cannot be read: {error}", number + 1)),
             }
@@ -185,7 +203,7 @@ impl Verify {
             }
         }
         checker.entries(&page);
-        Ok(checker.finish(&bundle.head, self.key.as_deref()))
+        Ok(checker.finish(self.key.as_deref()))
     }
 
     fn of_proof(&self, proof: &InclusionProof) -> Report {
@@ -198,6 +216,7 @@ impl Verify {
             receipts: 1,
             heads: 1,
             open: proof.head.open,
+            kept_from: proof.head.kept_from,
             // What is not a name of a key is a finding; it is not shown as one.
             keys: proof
                 .keys
@@ -229,7 +248,10 @@ fn told(report: &Report) -> String {
     let entries = report.size.saturating_sub(report.from);
     let gone = match report.gone {
         0 => String::new(),
-        gone => format!(", {gone} let go by retention"),
+        gone => format!(
+            ", {gone} without their bodies: retention keeps those from entry {} on",
+            report.kept_from
+        ),
     };
     format!(
         "{verdict}: {entries} entries from {} on, {} receipts, {} intents of which {} are open, {} amendments{gone}\n  heads     {} compared\n  keys      {}\n  root      {root}",
@@ -245,8 +267,21 @@ fn told(report: &Report) -> String {
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     let unusable = |why: String| Error::Request(format!("{}: {why}", path.display()));
-    let file = File::open(path).map_err(|error| unusable(error.to_string()))?;
-    serde_json::from_reader(file.take(LINE_BYTES_MAX)).map_err(|error| unusable(error.to_string()))
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(LINE_BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(|error| unusable(error.to_string()))?;
+    parse(&bytes).map_err(|error| unusable(error.to_string()))
+}
+
+/// Strictly: a name that appears twice is read in one way here and in another elsewhere.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, JsonInvalid> {
+    parse_of_log(bytes, bytes.len())
+}
+
+/// Whether an entry has no body though the head says that it is kept.
+pub(super) fn lacks_body(line: &LogLine, head: &LogHead) -> bool {
+    line.entry.is_none() && line.index >= head.kept_from
 }
 
 /// Lines of a file, each bounded.

@@ -18,8 +18,7 @@ pub(super) fn take(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
     if !geteuid().is_root() {
         return Ok(None);
     }
-    let path = super::tree::c_path(&boot.space_root).at(Step::Workspace)?;
-    let tree = mount::clone_tree(&path).at(Step::Workspace)?;
+    let tree = mount::clone_tree(c".").at(Step::Workspace)?;
     let tree = high(tree.as_fd()).at(Step::Workspace)?;
     if let Some(owner) = boot.identity.stands_in_for {
         map_owner(&tree, owner, boot.identity).at(Step::OwnerMapping)?;

@@ -127,7 +127,9 @@ fn start(
 ) -> Result<Never, SetupFailure> {
     prctl::set_pdeathsig(Signal::SIGKILL).at(Step::Start)?;
     nix::unistd::setsid().ok();
-    let boot = receive_boot(control).at(Step::Start)?;
+    let (boot, root) = receive_boot(control).at(Step::Start)?;
+    // From here on the root is the working folder: the kernel takes it along into the new mount namespace, and no name is looked up.
+    nix::unistd::fchdir(root).at(Step::Workspace)?;
     let null = open_null().at(Step::Start)?;
     for slot in 0..=2 {
         process::place_fd(null.as_fd(), slot, true).at(Step::Start)?;
@@ -167,10 +169,13 @@ fn start(
     )
 }
 
-fn receive_boot(control: &OwnedFd) -> io::Result<Boot> {
+/// What the zygote is for, and the space's root.
+fn receive_boot(control: &OwnedFd) -> io::Result<(Boot, OwnedFd)> {
     let mut bytes = vec![0; CONTROL_BYTES_MAX];
-    let (length, _) = socket::receive(control.as_fd(), &mut bytes)?;
-    Ok(serde_json::from_slice(&bytes[..length])?)
+    let (length, fds) = socket::receive(control.as_fd(), &mut bytes)?;
+    let root = fds.into_iter().next();
+    let root = root.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    Ok((serde_json::from_slice(&bytes[..length])?, root))
 }
 
 fn open_null() -> io::Result<OwnedFd> {

@@ -39,13 +39,14 @@ pub(super) fn c_path(path: &Path) -> io::Result<CString> {
 /// A directory that exists on every system and that nothing needs while the new root is prepared on top of it.
 const STAGING: &[&str] = &["/tmp", "/mnt", "/run", "/var"];
 
-/// Replaces everything the process can see. `workspace` is the workspace's mount, if root has taken it already.
+/// Replaces everything the process can see. `workspace` is the workspace's mount, if root has taken it already; otherwise the
+/// workspace is the working folder.
 pub(super) fn build(boot: &Boot, workspace: Option<OwnedFd>) -> Result<World, SetupFailure> {
     let none = None::<&str>;
     nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).at(Step::Tree)?;
     let workspace = match workspace {
         Some(tree) => tree,
-        None => mount::clone_tree(&c_path(&boot.space_root).at(Step::Workspace)?).at(Step::Workspace)?,
+        None => mount::clone_tree(c".").at(Step::Workspace)?,
     };
     mount::restrict(workspace.as_fd(), NO_SUID | NO_DEV | NO_EXEC).at(Step::Workspace)?;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use effectd_contracts::{BaseProfile, Code, SandboxProfile, ToolId, TraceId};
 use effectd_sandbox::{
-    Answer, Call, ChildCtx, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SandboxError,
+    Answer, Call, ChildCtx, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SandboxError, SpaceRoot,
 };
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ impl Scene {
             tool_id: ToolId::new("test.attack").unwrap(),
             profile,
             high_isolation: false,
-            space_root: self.workspace.clone(),
+            space_root: SpaceRoot::open(&self.workspace).unwrap(),
             request: serde_json::to_vec(&json!({ "attack": attack, "with": with })).unwrap(),
             limits: Limits::default(),
             // Longer than a machine stalls: whoever means a deadline sets one.

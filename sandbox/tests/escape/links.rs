@@ -74,6 +74,25 @@ pub(crate) fn promises() -> Vec<Promise> {
             },
         },
         Promise {
+            name: "the_root_is_the_folder_that_was_opened",
+            keep: |scene| {
+                let aside = scene.base.path().join("aside");
+                let open = |name: &str| json!([libc::SYS_openat, HERE, name, libc::O_RDONLY, 0]);
+                let both = json!([open("inside"), open("secret")]);
+                for profile in scene.profiles() {
+                    let call = scene.call(profile, "raw", both.clone());
+                    // The root is opened, and its zygote is not started yet.
+                    fs::rename(&scene.workspace, &aside).unwrap();
+                    symlink(&scene.outside, &scene.workspace).unwrap();
+                    assert_eq!(replied(&scene.run(call)), json!([0, libc::ENOENT]), "{profile}");
+                    let elsewhere = json!([libc::ENOENT, 0]);
+                    assert_eq!(scene.control("raw", both.clone()), elsewhere, "the control");
+                    fs::remove_file(&scene.workspace).unwrap();
+                    fs::rename(&aside, &scene.workspace).unwrap();
+                }
+            },
+        },
+        Promise {
             name: "magic_links_do_not_lead_out",
             keep: |scene| {
                 let secret = scene.outside.join("secret");

@@ -332,7 +332,7 @@ pub(crate) fn runtime_main(workspace: &str) {
     scene.workspace = workspace.into();
     let call = scene.call(EXEC, "daemonise", json!("and stay"));
     scene.runtime.block_on(async {
-        scene.sandbox.warm(EXEC, workspace.as_ref()).await.unwrap();
+        scene.sandbox.warm(EXEC, &call.space_root).await.unwrap();
         println!("{}", guard(&scene));
         scene.sandbox.call(call).await.unwrap();
     });

@@ -1,0 +1,40 @@
+//! Which characters identifiers and terminals can take.
+//!
+//! A character that is not seen, or that changes how its neighbours look, makes two names look alike or a line read
+//! differently from what it says.
+
+/// Whether a character has no glyph of its own to show: controls (Cc), format characters (Cf), separators of lines and
+/// paragraphs (Zl, Zp), private use (Co), noncharacters, and the fillers, joiners and variation selectors that are not
+/// seen.
+pub fn is_unprintable(c: char) -> bool {
+    let code = u32::from(c);
+    c.is_control()
+        || code & 0xfffe == 0xfffe
+        || matches!(code,
+            0xad | 0x34f | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891 | 0x8e2
+            | 0x115f..=0x1160 | 0x17b4..=0x17b5 | 0x180b..=0x180f | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f
+            | 0x3164 | 0xe000..=0xf8ff | 0xfdd0..=0xfdef | 0xfe00..=0xfe0f | 0xfeff | 0xffa0 | 0xfff0..=0xfffb
+            | 0x110bd | 0x110cd | 0x13430..=0x1343f | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0000..=0xe0fff
+            | 0xf0000..=0x10_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn letters_marks_signs_and_emoji_are_printable() {
+        for c in "aZ09 -_:/@é\u{301}ß世\u{a0}…‹›😀".chars() {
+            assert!(!is_unprintable(c), "{c:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+        #[test]
+        fn the_table_covers_the_categories_it_names(text in "[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}\\p{Co}]") {
+            prop_assert!(text.chars().all(is_unprintable), "{}", text.escape_unicode());
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The root of a space, known by what it is and not by its name.
+//!
+//! A name can lead elsewhere at the next lookup: whoever may write to a folder above the root can rename the root and put a link to
+//! anything in its place. So a root is opened once, through no link, and everything that follows (comparing it, looking at its files,
+//! mounting it) uses that descriptor. [`SpaceRoot::check_way`] refuses roots that others could replace, as sshd does.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
+use nix::sys::statvfs::fstatvfs;
+use serde::{Deserialize, Serialize};
+
+use crate::error::SandboxError;
+
+/// Nothing is read or written through it; it only names the folder.
+const FOLDER: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+const NO_LINKS: ResolveFlag = ResolveFlag::RESOLVE_NO_SYMLINKS.union(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+/// Folders that are made are not for others to write to, whatever the umask is: they would be refused afterwards.
+const MADE: Mode = Mode::S_IRWXU
+    .union(Mode::S_IRGRP)
+    .union(Mode::S_IXGRP)
+    .union(Mode::S_IROTH)
+    .union(Mode::S_IXOTH);
+
+/// Which folder it is, whatever it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RootId {
+    /// The device; its number may change when the machine restarts.
+    pub device: u64,
+    /// The inode.
+    pub inode: u64,
+    /// The file system's own id, which outlives a restart; 0 if it has none.
+    pub filesystem: u64,
+}
+
+impl RootId {
+    /// Whether both are the same folder, also if one was noted before a restart.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same_disk = if self.filesystem != 0 && other.filesystem != 0 {
+            self.filesystem == other.filesystem
+        } else {
+            self.device == other.device
+        };
+        self.inode == other.inode && same_disk
+    }
+}
+
+impl fmt::Display for RootId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            device,
+            inode,
+            filesystem,
+        } = self;
+        write!(
+            f,
+            "inode {inode} on device {device}, file system {filesystem:016x}"
+        )
+    }
+}
+
+/// A folder above a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Above {
+    /// Device and inode.
+    pub id: (u64, u64),
+    uid: u32,
+    mode: u32,
+}
+
+impl Above {
+    fn of(stat: &FileStat) -> Self {
+        Self {
+            id: (stat.st_dev, stat.st_ino),
+            uid: stat.st_uid,
+            mode: stat.st_mode & 0o7777,
+        }
+    }
+
+    /// Whether only these owners can change what the names in it lead to. In a sticky folder of root's, such as `/tmp`, each name
+    /// belongs to whoever owns what it leads to.
+    fn is_safe(&self, owners: &[u32]) -> bool {
+        let shared = self.mode & 0o022 != 0;
+        let sticky = self.mode & 0o1000 != 0 && self.uid == 0;
+        owners.contains(&self.uid) && (!shared || sticky)
+    }
+}
+
+/// The opened root of a space.
+#[derive(Debug, Clone)]
+pub struct SpaceRoot(Arc<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    path: PathBuf,
+    folder: OwnedFd,
+    id: RootId,
+    owner: (u32, u32),
+}
+
+impl SpaceRoot {
+    /// Opens a folder by its absolute path, on which no link may stand.
+    pub fn open(path: &Path) -> Result<Self, SandboxError> {
+        Self::find(path)?.ok_or_else(|| unusable(path, Errno::ENOENT))
+    }
+
+    /// The same; `None` if nothing stands there.
+    pub fn find(path: &Path) -> Result<Option<Self>, SandboxError> {
+        if !path.is_absolute() {
+            return Err(unusable(path, Errno::EINVAL));
+        }
+        match openat2(AT_FDCWD, path, OpenHow::new().flags(FOLDER).resolve(NO_LINKS)) {
+            Ok(folder) => Self::of(path, folder).map(Some),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(unusable(path, errno)),
+        }
+    }
+
+    /// Makes a folder at which nothing stands yet, where only root and `daemon` have a say in what it is.
+    pub fn make(path: &Path, daemon: u32) -> Result<Self, SandboxError> {
+        let nearest = Self::check_place(path, daemon)?;
+        let mut folder = nearest
+            .0
+            .folder
+            .try_clone()
+            .map_err(|error| failed(path, &error))?;
+        let missing = path.strip_prefix(&nearest.0.path).unwrap_or(path);
+        for name in missing {
+            match mkdirat(&folder, name, MADE) {
+                // Somebody else was faster; what they made is looked at like anything that was there.
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(unusable(path, errno)),
+            }
+            folder = openat(&folder, name, FOLDER | OFlag::O_NOFOLLOW, Mode::empty())
+                .map_err(|errno| unusable(path, errno))?;
+        }
+        Self::of(path, folder)
+    }
+
+    /// The nearest folder above a path at which nothing stands, if a root may be made there: a new root has no owner yet to be trusted.
+    pub fn check_place(path: &Path, daemon: u32) -> Result<Self, SandboxError> {
+        for above in path.ancestors().skip(1) {
+            let Some(nearest) = Self::find(above)? else {
+                continue;
+            };
+            let stat = fstat(&nearest).map_err(|errno| unusable(path, errno))?;
+            let way = [vec![Above::of(&stat)], nearest.way()?].concat();
+            check(path, (above, &way), (daemon, daemon))?;
+            return Ok(nearest);
+        }
+        Err(unusable(path, Errno::ENOENT))
+    }
+
+    fn of(path: &Path, folder: OwnedFd) -> Result<Self, SandboxError> {
+        let unusable = |errno| unusable(path, errno);
+        let stat = fstat(&folder).map_err(unusable)?;
+        let id = RootId {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            filesystem: fstatvfs(&folder).map_err(unusable)?.filesystem_id(),
+        };
+        Ok(Self(Arc::new(Opened {
+            path: path.to_owned(),
+            folder,
+            id,
+            owner: (stat.st_uid, stat.st_gid),
+        })))
+    }
+
+    /// The name by which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Which folder it is.
+    pub fn id(&self) -> RootId {
+        self.0.id
+    }
+
+    /// Its uid and gid when it was opened.
+    pub fn owner(&self) -> (u32, u32) {
+        self.0.owner
+    }
+
+    /// The folders above it, the nearest first. They are found from the folder itself, so that a name has no say in it.
+    pub fn way(&self) -> Result<Vec<Above>, SandboxError> {
+        let mut way = Vec::new();
+        let mut id = (self.0.id.device, self.0.id.inode);
+        let mut name = "..".to_owned();
+        loop {
+            // The kernel refuses names that are too long, so this ends.
+            let stat = fstatat(&self.0.folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+            let above = Above::of(&stat.map_err(|errno| unusable(self.path(), errno))?);
+            if above.id == id {
+                return Ok(way);
+            }
+            id = above.id;
+            way.push(above);
+            name.push_str("/..");
+        }
+    }
+
+    /// Refuses a root that others than root, `daemon` and its own owner could replace by another folder.
+    pub fn check_way(&self, way: &[Above], daemon: u32) -> Result<(), SandboxError> {
+        let above = self.path().parent().unwrap_or(self.path());
+        check(self.path(), (above, way), (daemon, self.0.owner.0))
+    }
+}
+
+impl AsFd for SpaceRoot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.folder.as_fd()
+    }
+}
+
+/// Checks each folder of a way to a root; the first of them has this name.
+fn check(
+    root: &Path,
+    (first, way): (&Path, &[Above]),
+    (daemon, owner): (u32, u32),
+) -> Result<(), SandboxError> {
+    let names = first.ancestors().chain(std::iter::repeat(Path::new("/")));
+    let mut named = names.zip(way);
+    let Some((name, above)) = named.find(|(_, above)| !above.is_safe(&[0, daemon, owner])) else {
+        return Ok(());
+    };
+    let name = name.display();
+    Err(SandboxError::Workspace {
+        path: root.to_owned(),
+        what: format!(
+            "it lies in {name}, which has uid {} and mode {:04o}: others could put another folder in its place",
+            above.uid, above.mode
+        ),
+        fix: format!(
+            "let {name} belong to root, to uid {daemon} or to the owner of the root (uid {owner}), and `chmod go-w {name}`; or move the root"
+        ),
+    })
+}
+
+fn unusable(path: &Path, errno: Errno) -> SandboxError {
+    if errno == Errno::ELOOP {
+        return SandboxError::Workspace {
+            path: path.to_owned(),
+            what: "a link stands on the way to it, or in its place".to_owned(),
+            fix: "put the folder back, or write its path without links in the policy (`realpath` prints it)"
+                .to_owned(),
+        };
+    }
+    failed(path, &errno.into())
+}
+
+fn failed(path: &Path, error: &io::Error) -> SandboxError {
+    SandboxError::Workspace {
+        path: path.to_owned(),
+        what: error.to_string(),
+        fix: "it must be a folder with an absolute path that effectd can enter".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn no_link_is_followed_or_made_into_a_folder() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        fs::create_dir_all(path("real/root")).unwrap();
+        let daemon = fs::metadata(place.path()).unwrap().uid();
+        symlink("real", path("link")).unwrap();
+        symlink("real/root", path("root")).unwrap();
+        symlink("nowhere", path("dangling")).unwrap();
+        for name in ["link/root", "root", "link/new", "dangling", "dangling/new"] {
+            let found = SpaceRoot::find(&path(name)).map(|_| ());
+            let made = SpaceRoot::make(&path(name), daemon).map(|_| ());
+            for error in [found.unwrap_err(), made.unwrap_err()] {
+                assert!(matches!(error, SandboxError::Workspace { .. }), "{error}");
+            }
+        }
+        assert!(!path("real/new").exists() && !path("nowhere").exists());
+        let root = SpaceRoot::open(&path("real/root")).unwrap();
+        assert_eq!(root.id().inode, fs::metadata(path("real/root")).unwrap().ino());
+        let made = SpaceRoot::make(&path("real/root").join("a/b"), daemon).unwrap();
+        let above: Vec<_> = made.way().unwrap().iter().map(|above| above.id.1).collect();
+        assert!(above.contains(&root.id().inode));
+        assert_eq!(above.len(), made.path().ancestors().count() - 1);
+    }
+
+    #[test]
+    fn a_root_is_made_only_where_nobody_else_may_write() {
+        let place = tempfile::tempdir().unwrap();
+        let daemon = fs::metadata(place.path()).unwrap().uid();
+        let open = place.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o770)).unwrap();
+        let error = SpaceRoot::make(&open.join("a/root"), daemon).unwrap_err();
+        assert!(error.to_string().contains("mode 0770"), "{error}");
+        assert!(!open.join("a").exists());
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o750)).unwrap();
+        let root = SpaceRoot::make(&open.join("a/root"), daemon).unwrap();
+        root.check_way(&root.way().unwrap(), daemon).unwrap();
+    }
+
+    #[test]
+    fn a_folder_is_the_same_on_its_file_system_whatever_the_device() {
+        let id = |device, inode, filesystem| RootId {
+            device,
+            inode,
+            filesystem,
+        };
+        assert!(id(1, 7, 9).is_same(&id(2, 7, 9)));
+        assert!(!id(1, 7, 9).is_same(&id(1, 7, 8)));
+        assert!(!id(1, 7, 9).is_same(&id(1, 6, 9)));
+        assert!(id(1, 7, 0).is_same(&id(1, 7, 9)));
+        assert!(!id(1, 7, 0).is_same(&id(2, 7, 9)));
+    }
+}

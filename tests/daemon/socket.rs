@@ -1,0 +1,28 @@
+//! The socket's file, once it is removed or something else lies in its place.
+
+use std::os::unix::fs::MetadataExt;
+
+use crate::harness::{Place, Serving, until};
+
+#[test]
+fn a_removed_socket_comes_back_and_nothing_else_is_replaced() {
+    let place = Place::seeded();
+    let daemon = place.serve(&["--set", "gateway.socket_mode=0660"]);
+    let socket = place.socket();
+    std::fs::remove_file(&socket).unwrap();
+    until("the socket is there again", || daemon.answers("GET", "/readyz"));
+    assert_eq!(std::fs::metadata(&socket).unwrap().mode() & 0o777, 0o660);
+    assert!(place.log().contains("the socket was removed; it was made again"));
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::write(&socket, "somebody's").unwrap();
+    let complaint = "something else lies at the socket's path";
+    until("the log says why nobody gets in", || {
+        place.log().contains(complaint)
+    });
+    assert_eq!(std::fs::read(&socket).unwrap(), b"somebody's");
+    std::fs::remove_file(&socket).unwrap();
+    until("the socket is there again", || daemon.answers("GET", "/readyz"));
+    assert_eq!(place.log().matches(complaint).count(), 1, "it is said once");
+    assert_eq!(daemon.stop(), 0);
+    assert!(!socket.exists(), "the socket goes with its daemon");
+}
