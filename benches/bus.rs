@@ -30,8 +30,8 @@ const TURNS: usize = 7;
 
 #[path = "bus/actions.rs"]
 mod actions;
-#[path = "figures/allocator.rs"]
-mod allocator;
+#[path = "figures/journal.rs"]
+mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 
@@ -158,7 +158,11 @@ fn open(state: &Path, delay: Duration) -> LocalStore {
             Arc::new(Slow { inner, delay })
         }
     };
-    embedded::open_wrapped(EmbeddedConfig::new(state), Arc::new(SystemClock), Box::new(wrap)).unwrap()
+    let config = EmbeddedConfig {
+        journal: journal::journal(),
+        ..EmbeddedConfig::new(state)
+    };
+    embedded::open_wrapped(config, Arc::new(SystemClock), Box::new(wrap)).unwrap()
 }
 
 /// Bare appends of `batch` records with one `fdatasync` each: records a second.

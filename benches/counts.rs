@@ -27,9 +27,6 @@ use effectd_contracts::{
 use effectd_policy::{Facts, Overlay, Policy, Verdict, demo, evaluate, inspect};
 use serde_json::json;
 
-#[path = "figures/allocator.rs"]
-mod allocator;
-
 /// Rounds before a stage is counted, and rounds that are.
 const FIRST: usize = 20;
 const ROUNDS: usize = 200;

@@ -22,10 +22,10 @@ use effectd_actors::retention;
 use effectd_bus::{Keep, Retention, TopicKeep};
 use serde_json::json;
 
-#[path = "figures/allocator.rs"]
-mod allocator;
 #[path = "load/house.rs"]
 mod house;
+#[path = "figures/journal.rs"]
+mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 
@@ -63,7 +63,7 @@ fn main() {
         .prefix("effectd-day")
         .tempdir_in(base)
         .expect("a directory");
-    let threads = effectd::threads().expect("threads");
+    let threads = tokio::runtime::Runtime::new().expect("threads");
     let samples = threads.block_on(day(scratch.path(), actions, hours));
     let missed = judge_all(&samples);
     drop(scratch);

@@ -26,8 +26,8 @@ use effectd_contracts::{
 };
 use serde_json::json;
 
-#[path = "figures/allocator.rs"]
-mod allocator;
+#[path = "figures/journal.rs"]
+mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 
@@ -97,6 +97,7 @@ fn turnover(base: &Path) -> u32 {
     let config = EmbeddedConfig {
         // So that a file is as small beside what is kept as it is with a year of receipts.
         segment_bytes: 4 << 20,
+        journal: journal::journal(),
         ..EmbeddedConfig::new(scratch.path())
     };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
@@ -156,7 +157,11 @@ fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {
 }
 
 fn open(state: &Path) -> LocalStore {
-    embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock)).unwrap()
+    let config = EmbeddedConfig {
+        journal: journal::journal(),
+        ..EmbeddedConfig::new(state)
+    };
+    embedded::open(config, Arc::new(SystemClock)).unwrap()
 }
 
 fn topic() -> TopicName {
@@ -224,7 +229,6 @@ fn fill(store: &LocalStore, next: &mut u64, count: u64) {
     }
 }
 
-/// A line for the plot.
 fn note(receipts: u64, per_second: f64) {
     let line = json!({
         "peer": "effectd-store", "version": env!("CARGO_PKG_VERSION"), "work": "growth", "in_flight": IN_FLIGHT,
@@ -287,7 +291,6 @@ fn replay(store: &LocalStore) -> (u64, u64) {
     }
 }
 
-/// Memory of this process.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4_096

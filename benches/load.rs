@@ -17,10 +17,10 @@ use effectd::Runtime;
 use effectd::contracts::Outcome;
 use serde_json::json;
 
-#[path = "figures/allocator.rs"]
-mod allocator;
 #[path = "load/house.rs"]
 mod house;
+#[path = "figures/journal.rs"]
+mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 
@@ -41,7 +41,7 @@ fn main() {
         .prefix("effectd-load")
         .tempdir_in(base)
         .expect("a directory");
-    let threads = effectd::threads().expect("threads");
+    let threads = tokio::runtime::Runtime::new().expect("threads");
     let parts: Vec<String> = std::env::args()
         .skip(1)
         .filter(|part| !part.starts_with('-'))
@@ -97,7 +97,6 @@ async fn with_tools(state: &Path, own: &'static [&'static dyn effectd::adapters:
     }
 }
 
-/// Larger and larger parameters.
 async fn params(state: &Path) {
     let runtime = Arc::new(house::open(state, |_| {}).await);
     for text in PARAMS {
@@ -118,7 +117,6 @@ async fn stop(runtime: Arc<Runtime>) {
     runtime.stop().await;
 }
 
-/// One kind of load.
 #[derive(Clone, Copy)]
 struct Load {
     what: &'static str,
@@ -196,7 +194,6 @@ impl Load {
     }
 }
 
-/// Memory of this process.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages = pages

@@ -37,12 +37,12 @@ use effectd_policy::{Overlay, Policy, Source, demo};
 use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SpaceRoot};
 use serde_json::json;
 
-#[path = "figures/allocator.rs"]
-mod allocator;
 #[path = "pipeline/flood.rs"]
 mod flood;
 #[path = "pipeline/host.rs"]
 mod host;
+#[path = "figures/journal.rs"]
+mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 #[path = "pipeline/stages.rs"]
@@ -58,13 +58,11 @@ const TURNS: usize = 5;
 /// The same for what another subject waits: of a turn, only some ten actions are beyond its p99, and pairs differ by a factor of two.
 const VISITS: usize = 15;
 
-/// How long each measurement runs.
 fn measured_time() -> Duration {
     let set = std::env::var("EFFECTD_BENCH_MS").ok();
     Duration::from_millis(set.and_then(|text| text.parse().ok()).unwrap_or(3_000))
 }
 
-/// What is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
@@ -81,7 +79,6 @@ struct Figures {
 }
 
 impl Figures {
-    /// Several together.
     fn all(several: Vec<Figures>) -> Self {
         let (count, in_flight) = (several.len() as f64, several[0].in_flight);
         let per_second = several.iter().map(|figures| figures.per_second).sum::<f64>() / count;
@@ -129,7 +126,7 @@ fn main() {
             .collect(),
     };
     std::fs::create_dir(bench.workspace()).expect("a directory");
-    let threads = effectd::threads().expect("threads");
+    let threads = tokio::runtime::Runtime::new().expect("threads");
     let before = host::Processors::now();
     threads.block_on(bench.run());
     if let (Some(before), Some(after)) = (before, host::Processors::now()) {
@@ -161,20 +158,6 @@ fn policy() -> Policy {
             .map(|file| (file.name.clone(), file.text.clone())),
     );
     Policy::compile(&source, &Overlay::default()).expect("the policy compiles")
-}
-
-/// The defaults; `$EFFECTD_BENCH_STARTS` tries another number of children that may be starting for each processor, also for a subject
-/// alone.
-fn settings() -> Settings {
-    let mut settings = Settings::default();
-    if let Some(starts) = std::env::var("EFFECTD_BENCH_STARTS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-    {
-        settings.control.starts_per_core = starts;
-        settings.control.starts_alone_per_core = starts;
-    }
-    settings
 }
 
 fn request(subject: &str, action: &str, path: &str) -> ActionRequest {
@@ -323,7 +306,10 @@ impl Bench {
         let store: Arc<dyn Store> = match without {
             Without::Nothing | Without::Sandbox => {
                 let state = self.scratch.join(format!("state-{without:?}"));
-                let config = embedded::EmbeddedConfig::new(&state);
+                let config = embedded::EmbeddedConfig {
+                    journal: journal::journal(),
+                    ..embedded::EmbeddedConfig::new(&state)
+                };
                 Arc::new(embedded::open(config, clock.clone()).expect("a store"))
             }
             Without::Sync | Without::Both => Arc::new(memory::open(clock.clone()).expect("a store")),
@@ -341,12 +327,12 @@ impl Bench {
             weights: Weights::default(),
             metrics: Metrics::register(&prometheus::Registry::new()).expect("metrics"),
             lease_ttl: LEASE_TTL,
-            settings: settings(),
+            settings: Settings::default(),
             witness: Arc::new(effectd::witness::Eyes),
             blobs: Arc::new(Blobs::new(
                 self.scratch.join(format!("blobs-{without:?}")),
                 &[9; 32].into(),
-                BLOB_QUOTA_BYTES.get(),
+                BLOB_QUOTA_BYTES,
             )),
             policy: self.policy.clone(),
         });
@@ -473,7 +459,6 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         timeout: Duration::from_secs(5),
         trace_id,
         narrowing: Narrowing::default(),
-        makes_room: false,
     }
 }
 

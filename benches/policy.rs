@@ -22,9 +22,6 @@ use effectd_policy::{
 };
 use serde_json::json;
 
-#[path = "figures/allocator.rs"]
-mod allocator;
-
 #[path = "policy/actions.rs"]
 mod actions;
 

@@ -22,8 +22,8 @@ use effectd_bus::{Asker, Claim, ClaimAnswer, Completion, Fence, LocalStore, NewR
 use effectd_contracts::merkle::{self, Frontier};
 use effectd_contracts::{Clock, Digest, IntentEntry, LogEntry, Receipt, ReceiptId, SystemClock, canonical};
 
-#[path = "figures/allocator.rs"]
-mod allocator;
+#[path = "figures/journal.rs"]
+mod journal;
 
 const RECEIPTS: usize = 100_000;
 const IN_FLIGHT: usize = 64;
@@ -55,7 +55,11 @@ fn main() {
         std::fs::write(&path, [byte; 32]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
-    let store = embedded::open(EmbeddedConfig::new(&state), Arc::new(SystemClock)).unwrap();
+    let config = EmbeddedConfig {
+        journal: journal::journal(),
+        ..EmbeddedConfig::new(&state)
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     let key = DeviceKey::new(&[7; 32]);
     log::enrol(&store, &key, SystemClock.now()).unwrap();
     let begun = Instant::now();

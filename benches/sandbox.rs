@@ -6,7 +6,6 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    missing_docs,
     reason = "a program that measures and prints"
 )]
 
@@ -18,9 +17,6 @@ use std::time::{Duration, Instant};
 
 use effectd_contracts::{BaseProfile, SandboxProfile, ToolId, TraceId};
 use effectd_sandbox::{Call, ChildCtx, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SpaceRoot};
-
-#[path = "figures/allocator.rs"]
-mod allocator;
 
 const ROUNDS: usize = 400;
 const LOOP_CALLS: usize = 4_000;
@@ -170,7 +166,6 @@ impl Bench {
             limits: Limits::default(),
             timeout: Duration::from_secs(5),
             trace_id: TraceId::new("bench").unwrap(),
-            makes_room: false,
             narrowing: Narrowing {
                 writable: Some(vec![PathBuf::from(".")]),
                 ..Narrowing::default()

@@ -14,9 +14,6 @@ use std::time::{Duration, Instant};
 use effectd_contracts::ActionRequest;
 use serde_json::json;
 
-#[path = "figures/allocator.rs"]
-mod allocator;
-
 /// Bytes of text in the parameters. The last fills a request nearly to its bound.
 const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 /// What is read in all for each line, so that each takes about as long.

@@ -2,11 +2,11 @@
 //!
 //! The journal is the truth, and nothing in its files ever changes: they only grow at their end. So a copy of the files as they are at
 //! one moment, each up to its length then, is the journal as a power failure at that moment would have left it, which every
-//! start can read. The index is not copied; it is made anew from the journal. Keys go to a place of their own: whoever has
-//! one of the two copies has nothing.
+//! start can read. A journal in sled is read block by block by the process that has it open, and the copy has it in files. The
+//! index is not copied; it is made anew from the journal. Keys go to a place of their own: whoever has one of the two copies has
+//! nothing.
 //!
-//! What is kept for an undo comes after the journal, so that no blob is missing that it names. The file of small ones is written to in its
-//! middle meanwhile: each slot of it has a checksum, and one that was caught half written is a free one in the copy.
+//! What is kept for an undo comes after the journal, so that no blob is missing that it names.
 //!
 //! A copy is made under another name, checked, and gets its own name when all of it is on disk. Its manifest says how long
 //! each file is and what its digest is.
@@ -19,8 +19,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use effectd_bus::embedded::EmbeddedConfig;
+use effectd_bus::StoreError;
+use effectd_bus::embedded::forward::{self, JournalWriter};
 use effectd_bus::embedded::rescue::{self, Checked};
+use effectd_bus::embedded::{EmbeddedConfig, JournalKind, journal_of};
 use effectd_contracts::digest::hex;
 use effectd_contracts::{Clock, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -30,7 +32,6 @@ use crate::error::Error;
 
 pub use restore::{Open, Restored, restore};
 
-/// The name of the file that says what a copy consists of.
 const MANIFEST: &str = "manifest.json";
 /// What a manifest says it is, and of which version.
 const FORMAT: u32 = 1;
@@ -56,6 +57,9 @@ pub struct Manifest {
     pub made_at: Timestamp,
     /// Blocks of the journal that were checked.
     pub blocks: u64,
+    /// What carries the journal of the state; in the copy it is always in files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<String>,
     /// Every file, by its path.
     pub files: BTreeMap<String, Copied>,
 }
@@ -72,11 +76,15 @@ pub struct Copied {
 
 /// Why there is no copy.
 #[derive(Debug)]
-enum Trouble {
-    /// Old blocks were let go meanwhile.
+pub enum Trouble {
+    /// Old blocks were let go meanwhile, or the process that has the store open ended: the copy is begun again.
     Moved,
+    /// Anything else.
     Failed(Error),
 }
+
+/// Hands over the journal of a state that is in use; `false` if no process has it open that could.
+pub type InUse<'a> = &'a dyn Fn(&mut JournalWriter) -> Result<bool, Trouble>;
 
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
@@ -96,14 +104,18 @@ fn refused(why: impl Into<String>) -> Error {
 }
 
 /// Copies a state that may be in use; its keys to a place of their own, or not at all.
-pub fn make(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -> Result<Manifest, Error> {
-    let source = state.join("journal/segments");
-    if !source.is_dir() {
-        return Err(refused(format!(
-            "{} has no journal in files that can be copied while they are in use; stop effectd, and copy the directory",
-            state.display()
-        )));
+pub fn make(
+    state: &Path,
+    into: &Path,
+    keys: Option<&Path>,
+    clock: &dyn Clock,
+    in_use: InUse<'_>,
+) -> Result<Manifest, Error> {
+    let is_there = |name: &str| state.join("journal").join(name).is_dir();
+    if !is_there("segments") && !is_there("sled") {
+        return Err(refused(format!("{} has no store yet", state.display())));
     }
+    let journal = journal_of(state)?;
     let inside = resolved(state)?;
     for target in [Some(into), keys].into_iter().flatten() {
         if target.exists() {
@@ -127,14 +139,14 @@ pub fn make(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -
         }
     }
     for _ in 0..TRIES {
-        match attempt(state, into, keys, clock) {
+        match attempt((state, journal), into, keys, clock, in_use) {
             Ok(made) => return Ok(made),
             Err(Trouble::Moved) => {}
             Err(Trouble::Failed(error)) => return Err(error),
         }
     }
     Err(refused(
-        "the journal was shortened again and again while it was copied; try again",
+        "the journal was shortened again and again while it was copied, or the daemon ended; try again",
     ))
 }
 
@@ -160,7 +172,13 @@ fn resolved(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-fn attempt(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) -> Result<Manifest, Trouble> {
+fn attempt(
+    (state, journal): (&Path, JournalKind),
+    into: &Path,
+    keys: Option<&Path>,
+    clock: &dyn Clock,
+    in_use: InUse<'_>,
+) -> Result<Manifest, Trouble> {
     let begun = clock.now();
     let mut copy = Draft::begin(state, into)?;
     let mut key_copy = keys
@@ -170,18 +188,11 @@ fn attempt(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) ->
     if let Some(keys) = &mut key_copy {
         keys.tree("")?;
     }
-    let grounds = grounds(state)?;
-    copy.file("journal/format")?;
     // Hashes of old entries stand here alone; those of new ones follow from the journal.
     copy.tree("log")?;
-    for ground in &grounds {
-        copy.needed(&format!("journal/segments/{ground}"))?;
-    }
-    for segment in names(&state.join("journal/segments"), ".blocks")? {
-        copy.needed(&format!("journal/segments/{segment}"))?;
-    }
-    if self::grounds(state)? != grounds {
-        return Err(Trouble::Moved);
+    match journal {
+        JournalKind::Files => copy.journal_files()?,
+        JournalKind::Sled => copy.journal_blocks(in_use)?,
     }
     copy.tree("blobs")?;
     copy.tree("policy")?;
@@ -193,9 +204,9 @@ fn attempt(state: &Path, into: &Path, keys: Option<&Path>, clock: &dyn Clock) ->
     let checked = check(&copy.path, clock)?;
     // The keys first: what has the name of a backup has its keys, whatever happens in between.
     if let (Some(copy), Some(keys)) = (key_copy, keys) {
-        copy.finish(keys, "keys", begun, 0)?;
+        copy.finish(keys, "keys", begun, 0, None)?;
     }
-    Ok(copy.finish(into, "state", begun, checked.blocks)?)
+    Ok(copy.finish(into, "state", begun, checked.blocks, Some(journal))?)
 }
 
 /// The files that say where the journal begins.
@@ -269,6 +280,47 @@ impl Draft {
             files: BTreeMap::new(),
             mark: Some(file),
         })
+    }
+
+    fn journal_files(&mut self) -> Result<(), Trouble> {
+        let grounds = grounds(&self.from)?;
+        self.file("journal/format")?;
+        for ground in &grounds {
+            self.needed(&format!("journal/segments/{ground}"))?;
+        }
+        for segment in names(&self.from.join("journal/segments"), ".blocks")? {
+            self.needed(&format!("journal/segments/{segment}"))?;
+        }
+        if self::grounds(&self.from)? != grounds {
+            return Err(Trouble::Moved);
+        }
+        Ok(())
+    }
+
+    /// Writes the journal's blocks into files, as the process that has it open reads them, or this one if there is none.
+    fn journal_blocks(&mut self, in_use: InUse<'_>) -> Result<(), Trouble> {
+        let mut writer = JournalWriter::in_files(&self.path).map_err(Error::from)?;
+        // The lock decides, and is taken before anything is written: a daemon may answer for another state.
+        match forward::copy(&EmbeddedConfig::new(&self.from), &mut writer) {
+            Err(StoreError::Locked { .. }) => {
+                if !in_use(&mut writer)? {
+                    return Err(Trouble::Moved);
+                }
+            }
+            copied => copied.map(drop).map_err(Error::from)?,
+        }
+        writer.finish().map_err(Error::from)?;
+        let segments = names(&self.path.join("journal/segments"), "")?;
+        let segments = segments
+            .into_iter()
+            .map(|name| format!("journal/segments/{name}"));
+        for name in segments.chain(["journal/format".to_owned()]) {
+            let path = self.path.join(&name);
+            let made = File::open(&path).and_then(|file| digest(file, |_| Ok(())));
+            self.files
+                .insert(name, made.map_err(|error| failed(&path, error))?);
+        }
+        Ok(())
     }
 
     /// Makes sure that what was copied is still what is there. A file that is another now belongs to another moment, and one
@@ -361,12 +413,20 @@ impl Draft {
     }
 
     /// Writes the manifest, and gives the copy its name when all of it is on disk.
-    fn finish(mut self, into: &Path, of: &str, made_at: Timestamp, blocks: u64) -> Result<Manifest, Error> {
+    fn finish(
+        mut self,
+        into: &Path,
+        of: &str,
+        made_at: Timestamp,
+        blocks: u64,
+        journal: Option<JournalKind>,
+    ) -> Result<Manifest, Error> {
         let manifest = Manifest {
             backup: FORMAT,
             of: of.to_owned(),
             made_at,
             blocks,
+            journal: journal.map(|journal| journal.as_str().to_owned()),
             files: std::mem::take(&mut self.files),
         };
         let path = self.path.join(MANIFEST);

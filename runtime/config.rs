@@ -8,13 +8,12 @@ use effectd_actors::Settings as PipelineSettings;
 use effectd_actors::limits::LEASE_TTL;
 use effectd_actors::reward::Weights;
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
-use effectd_bus::limits::{DISK_FREE_BYTES_MIN, SEGMENT_BYTES};
+use effectd_bus::limits::{BLOB_QUOTA_BYTES, DISK_FREE_BYTES_MIN, SEGMENT_BYTES};
 use effectd_contracts::{Clock, Principal, SystemClock};
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::limits::{READY_MAX, READY_MIN, ZYGOTES_MAX};
 
 use crate::error::Error;
-use crate::settings;
 use crate::tools::{self, Tools};
 
 /// The state directory of `effectd run`, unless another is named.
@@ -70,6 +69,8 @@ pub struct Config {
 pub struct StoreSettings {
     /// Free space below which new work is refused.
     pub disk_free_bytes_min: u64,
+    /// Room for pre-images, and as much for long outputs, in each space.
+    pub blob_quota_bytes: u64,
     /// What the index may cache.
     pub index_cache_bytes: u64,
     /// What carries the journal of a store that is made.
@@ -84,6 +85,7 @@ impl Default for StoreSettings {
     fn default() -> Self {
         Self {
             disk_free_bytes_min: DISK_FREE_BYTES_MIN,
+            blob_quota_bytes: BLOB_QUOTA_BYTES,
             index_cache_bytes: INDEX_CACHE_BYTES,
             journal: JournalKind::default(),
             segment_bytes: SEGMENT_BYTES,
@@ -137,7 +139,6 @@ impl SandboxSettings {
         config.pool.ready_max = self.ready_max;
         config.zygotes_max = self.zygotes_max;
         config.uid = self.uid;
-        config.zygote_args = settings::told();
         config
     }
 }

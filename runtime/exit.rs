@@ -26,6 +26,8 @@ pub enum Exit {
     Unavailable,
     /// 70: effectd itself broke down; the next start goes on with what is on its bus.
     Broken,
+    /// 74: standard output cannot be written, for instance because the disk is full.
+    Output,
     /// 75: not now; try again.
     TryAgain,
 }
@@ -43,6 +45,7 @@ impl Exit {
             Exit::Unknown => 6,
             Exit::Unavailable => 69,
             Exit::Broken => 70,
+            Exit::Output => 74,
             Exit::TryAgain => 75,
         }
     }

@@ -121,7 +121,7 @@ fn explained(facts: &Facts, policy: &Policy, policy_changed: bool) -> Explanatio
 
 /// An error of the runtime, as the door answers it: files of the state without the path to it, which only the log has.
 pub fn problem(error: &Error, state: &State) -> Problem {
-    tracing::warn!(%error, "the runtime refuses");
+    tracing::info!(%error, "the runtime refuses");
     let path = state.path().display().to_string();
     let text = error
         .to_string()

@@ -33,7 +33,18 @@ pub(crate) fn blobs_there(directory: &Path) -> Result<Option<Zeroizing<[u8; 32]>
     }
 }
 
-/// What blobs are kept under.
+/// Refuses a key directory without the key that signs. What else may be wrong with it is told when it is read.
+pub(crate) fn check_signing(directory: &Path) -> Result<(), Error> {
+    let path = directory.join(SIGNING);
+    match path.try_exists() {
+        Ok(false) => Err(Error::Key {
+            path,
+            why: "it is missing".to_owned(),
+        }),
+        Ok(true) | Err(_) => Ok(()),
+    }
+}
+
 pub(crate) fn blobs(directory: &Path) -> Result<Zeroizing<[u8; 32]>, Error> {
     key(&directory.join(BLOBS))
 }
@@ -107,7 +118,6 @@ fn remove(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// The device's identity from its key directory.
 pub(crate) fn identity(directory: &Path) -> Result<Identity, Error> {
     let signing = key(&directory.join(SIGNING))?;
     let digest = key(&directory.join(DIGEST))?;

@@ -10,7 +10,7 @@
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     effectd::init(); // first of all: in a sandbox's zygote this never returns
 //!     let request = effectd::contracts::ActionRequest::parse(&std::fs::read("examples/write_note.json")?)?;
-//!     effectd::threads()?.block_on(async {
+//!     tokio::runtime::Runtime::new()?.block_on(async {
 //!         let runtime = Runtime::start(Config::embedded(".effectd")?).await?;
 //!         match runtime.exec(request).await {
 //!             Answer::Done(done) => println!("{:?} {}", done.receipt.status, done.receipt.reward.scalar),
@@ -22,6 +22,8 @@
 //!     })
 //! }
 //! ```
+
+#![deny(missing_docs)]
 
 pub mod config;
 pub mod error;
@@ -36,15 +38,13 @@ pub mod tools;
 pub mod witness;
 
 pub mod backup;
-pub mod client;
-pub mod desktop;
+mod desktop;
 mod host;
 pub mod judge;
 pub mod notify;
 pub mod serve;
 pub mod settings;
 pub mod signals;
-mod threads;
 
 pub mod cli;
 pub mod telemetry;
@@ -53,12 +53,9 @@ pub mod tui;
 pub use config::Config;
 pub use effectd_actors::{Answer, Done, Held};
 pub use effectd_contracts as contracts;
-/// For the program's `#[global_allocator]`: without it everything works, and takes longer.
-pub use effectd_sandbox::Memory;
 pub use error::Error;
 pub use exit::Exit;
 pub use runtime::{Runtime, Ticket};
-pub use threads::threads;
 
 /// What tools are made of, for programs that bring their own.
 pub use effectd_adapters as adapters;

@@ -5,16 +5,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
-use effectd_actors::withdraw::withdraw;
-use effectd_actors::{
-    Answer, Canceller, Incoming, Ingredients, Metrics, Parts, Pipeline, Registry, Withdrawal, log,
-};
-use effectd_bus::limits::BLOB_QUOTA_BYTES;
+use effectd_actors::{Answer, Canceller, Incoming, Ingredients, Metrics, Parts, Pipeline, Withdrawal, log};
 use effectd_bus::{Blobs, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
-use effectd_policy::{Change, Overlay};
+use effectd_gateway::server::Stage;
+use effectd_gateway::{Dial, Gateway, GatewayError};
+use effectd_policy::{Change, Overlay, Policy, Source};
 use effectd_sandbox::Sandbox;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
 use crate::config::Config;
 use crate::desktop::Broker;
@@ -32,13 +30,10 @@ const STOP_LOOK: Duration = Duration::from_millis(2);
 
 /// A running runtime.
 pub struct Runtime {
-    pipeline: Pipeline,
-    store: Arc<dyn Store>,
-    metrics: prometheus::Registry,
+    opened: Arc<Opened>,
+    pipeline: Arc<Pipeline>,
     principal: Principal,
     interactive: bool,
-    state: State,
-    roots: Arc<Roots>,
     stop_grace: Duration,
     watch: tokio::task::JoinHandle<()>,
     broker: Broker,
@@ -49,7 +44,7 @@ pub struct Runtime {
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Runtime")
-            .field("state", &self.state)
+            .field("state", self.state())
             .finish_non_exhaustive()
     }
 }
@@ -79,61 +74,25 @@ impl Runtime {
     pub async fn start(config: Config) -> Result<Self, Error> {
         let (principal, stop_grace) = (config.principal.clone(), config.stop_grace);
         let (interactive, desktop) = (config.interactive, config.desktop);
-        let Assembled {
-            parts,
-            state,
-            roots,
-            metrics,
-        } = assemble(config)?;
-        let store = parts.store.clone();
+        let opened = Arc::new(Opened::open(config, Depth::Sandbox)?);
+        let parts = &opened.parts;
         let watch = tokio::spawn(reload::watch(
-            state.clone(),
-            Arc::downgrade(&parts),
-            roots.clone(),
+            opened.state.clone(),
+            Arc::downgrade(parts),
+            opened.roots.clone(),
         ));
-        let pipeline = Pipeline::start(parts.clone()).await?;
-        let broker = Broker::start(&parts, desktop);
-        drop(parts);
+        let pipeline = Arc::new(Pipeline::start(parts.clone()).await?);
+        let broker = Broker::start(parts, desktop);
         Ok(Self {
+            opened,
             pipeline,
-            store,
-            metrics,
             principal,
             interactive,
-            state,
-            roots,
             stop_grace,
             watch,
             broker,
             wound_down: OnceCell::new(),
         })
-    }
-
-    /// Withdraws an action on a state directory that nobody else uses, without starting anything that could begin it
-    /// meanwhile. Whoever may open the state directory may withdraw everything in it.
-    pub async fn cancel_stored(
-        config: Config,
-        action: &ActionId,
-    ) -> Result<Result<Withdrawal, Failure>, Error> {
-        let by = Canceller {
-            principal: config.principal.clone(),
-            operator: true,
-        };
-        let parts = assemble(config)?.parts;
-        let withdrawn = withdraw(&parts, action, &by).await;
-        parts.store.close()?;
-        Ok(withdrawn)
-    }
-
-    /// Works on a state directory that nobody else uses, without starting anything.
-    pub async fn on_stored<T>(
-        config: Config,
-        work: impl AsyncFnOnce(&Arc<Parts>, &State) -> T,
-    ) -> Result<T, Error> {
-        let Assembled { parts, state, .. } = assemble(config)?;
-        let done = work(&parts, &state).await;
-        parts.store.close()?;
-        Ok(done)
     }
 
     /// Withdraws an action that has not started. Whoever waits for it gets the receipt that says so.
@@ -162,27 +121,17 @@ impl Runtime {
     /// Reads the policy anew and puts it in force, and answers its digest. A faulty one is refused, and the one in force
     /// stays. Each space keeps its root.
     pub fn reload_policy(&self) -> Result<Digest, Error> {
-        reload::reload(&self.state, self.pipeline.parts(), &self.roots)
+        self.opened.reload_policy()
     }
 
     /// Makes a change to the policy beside its files, and puts it in force. Blocks for one durable write.
     pub fn change_policy(&self, change: Change) -> Result<Digest, Error> {
-        policy_store::change(&self.state, &*self.store, change)?;
-        self.reload_policy()
-    }
-
-    /// Makes a new signing key and lets it sign from now on, while everything goes on. Durable when it returns. Carried to
-    /// its end also when nobody waits for it any more.
-    pub async fn rotate_key(&self) -> Result<KeyEntry, Error> {
-        let (parts, state) = (self.pipeline.parts().clone(), self.state.clone());
-        tokio::spawn(async move { rotate_key(&parts, &state).await })
-            .await
-            .map_err(|error| Error::Internal(error.to_string()))?
+        self.opened.change_policy(change)
     }
 
     /// What is remembered.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+        &self.opened.parts.store
     }
 
     /// The pipeline itself.
@@ -192,17 +141,16 @@ impl Runtime {
 
     /// The figures, for whoever exports them.
     pub fn metrics(&self) -> &prometheus::Registry {
-        &self.metrics
+        &self.opened.metrics
     }
 
     /// Where everything is kept.
     pub fn state(&self) -> &State {
-        &self.state
+        &self.opened.state
     }
 
-    /// The roots of the spaces.
-    pub(crate) fn roots(&self) -> &Roots {
-        &self.roots
+    pub(crate) fn gateway(&self, dial: Dial, stage: watch::Receiver<Stage>) -> Result<Gateway, GatewayError> {
+        Gateway::new(self.opened.clone(), Some(self.pipeline.clone()), dial, stage)
     }
 
     /// Stops. What is on its way is finished within the grace, or stays on the bus for the next start. Says whether
@@ -217,7 +165,7 @@ impl Runtime {
                 tokio::time::sleep(STOP_LOOK).await;
             }
         };
-        if tokio::time::timeout(STOP_MAX.get(), gone).await.is_err() {
+        if tokio::time::timeout(STOP_MAX, gone).await.is_err() {
             tracing::error!("the sandbox did not end in time; it ends with the process");
         }
         finished
@@ -233,15 +181,15 @@ impl Runtime {
     async fn close_all(&self, hasten: impl Future<Output = ()>) -> bool {
         self.watch.abort();
         let finished = self.pipeline.stop(self.stop_grace, hasten).await;
-        self.broker.finish().await;
+        self.broker.finish(self.stop_grace).await;
         // A runtime that never lives long enough for the sweeper must not keep the keys of ended hours either.
-        if let Err(error) = self.store.close_epochs(self.pipeline.parts().clock.now()).await {
+        if let Err(error) = self.store().close_epochs(self.pipeline.parts().clock.now()).await {
             tracing::warn!(%error, "the keys of ended hours are kept until the next stop");
         }
         if let Err(error) = log::head(self.pipeline.parts()).await {
             tracing::warn!(%error, "the log ends without a signed head; the next start signs one");
         }
-        if let Err(error) = self.store.close() {
+        if let Err(error) = self.store().close() {
             tracing::error!(%error, "the store did not close cleanly");
         }
         finished
@@ -262,64 +210,118 @@ impl Runtime {
     }
 }
 
-/// Makes a new signing key and lets it sign from now on. Durable when it returns.
-pub(crate) async fn rotate_key(parts: &Arc<Parts>, state: &State) -> Result<KeyEntry, Error> {
-    let waited = tokio::time::timeout(KEY_CHANGE_WAIT_MAX, parts.identity.changing()).await;
-    let changing = waited.map_err(|_| {
-        let why = "what the key has signed is not written yet; ask again later";
-        Error::Store(StoreError::Unavailable {
-            reason: why.to_owned(),
+/// How much of a state is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Depth {
+    /// What is remembered: it can be read whatever the policy and the kernel are like.
+    Store,
+    /// And a policy that can be used.
+    Policy,
+    /// And a kernel that can confine tools.
+    Sandbox,
+    /// And a pipeline that carries out what is on the bus.
+    Pipeline,
+}
+
+/// A state that this process has for itself: everything that a pipeline is made of, and nothing that moves yet.
+pub(crate) struct Opened {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) state: State,
+    pub(crate) roots: Arc<Roots>,
+    pub(crate) metrics: prometheus::Registry,
+}
+
+impl Opened {
+    pub(crate) fn open(config: Config, depth: Depth) -> Result<Self, Error> {
+        let sandbox = config.sandbox.of(&config.zygote_exe);
+        let sandbox = Arc::new(if depth >= Depth::Sandbox {
+            Sandbox::start(sandbox)?
+        } else {
+            Sandbox::closed(sandbox)
+        });
+        let state = State::prepare(&config.state, config.seed_demo)?;
+        if depth >= Depth::Policy {
+            // Before the store is opened: a state without a usable policy stays as it is.
+            state.load_policy(&Overlay::default())?;
+        }
+        // Who only looks makes no keys in place of those that are gone; the store itself would, in a folder without any.
+        let looks = depth == Depth::Store;
+        if looks && !state.keys_dir().exists() && state.path().join("log").exists() {
+            keys::check_signing(&state.keys_dir())?;
+        }
+        let metrics = prometheus::Registry::new();
+        let store: Arc<dyn Store> = Arc::new(open_store(&state, &config, &metrics)?);
+        if looks && !log::keys(&*store)?.is_empty() {
+            keys::check_signing(&state.keys_dir())?;
+        }
+        let policy = match policy_store::load(&state, &*store) {
+            // Nothing is decided by it.
+            Err(Error::Policy(_) | Error::StateInSpace { .. }) if depth < Depth::Policy => {
+                Policy::compile(&Source::new("version = 1", []), &Overlay::default()).map_err(Box::new)?
+            }
+            policy => policy?,
+        };
+        let roots = Arc::new(match Roots::of(&state) {
+            // No space is used.
+            Err(Error::State { .. }) if looks => Roots::without_pins(&state)?,
+            roots => roots?,
+        });
+        let space_parts = Arc::new(OnceLock::new());
+        let parts = Parts::new(Ingredients {
+            store: store.clone(),
+            registry: Arc::new(tools::registry(config.tools)?),
+            sandbox,
+            clock: config.clock,
+            identity: Arc::new(keys::current(&state.keys_dir(), &*store)?),
+            space_roots: spaces::roots(roots.clone(), space_parts.clone()),
+            weights: config.weights,
+            metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
+            lease_ttl: config.lease_ttl,
+            settings: config.pipeline,
+            witness: Arc::new(Eyes),
+            blobs: Arc::new(blobs(&state, config.store.blob_quota_bytes)?),
+            policy: Arc::new(policy),
+        });
+        drop(space_parts.set(Arc::downgrade(&parts)));
+        if depth >= Depth::Sandbox {
+            roots.load(&parts.policy());
+        }
+        log::enrol(&*parts.store, &parts.identity.key(), parts.clock.now())?;
+        Ok(Self {
+            parts,
+            state,
+            roots,
+            metrics,
         })
-    })?;
-    let (store, now, directory) = (parts.store.clone(), parts.clock.now(), state.keys_dir());
-    let rotation = tokio::task::spawn_blocking(move || keys::rotate(&directory, &*store, now)).await;
-    let rotation = rotation.map_err(|error| Error::Internal(error.to_string()))??;
-    changing.set(rotation.key);
-    rotation.in_place?;
-    Ok(rotation.entry)
-}
+    }
 
-/// Everything that a pipeline is made of, and nothing that moves yet.
-struct Assembled {
-    parts: Arc<Parts>,
-    state: State,
-    roots: Arc<Roots>,
-    metrics: prometheus::Registry,
-}
+    /// Makes a change to the policy beside its files, and puts it in force.
+    pub(crate) fn change_policy(&self, change: Change) -> Result<Digest, Error> {
+        policy_store::change(&self.state, &*self.parts.store, change)?;
+        self.reload_policy()
+    }
 
-fn assemble(config: Config) -> Result<Assembled, Error> {
-    let sandbox = Arc::new(Sandbox::start(config.sandbox.of(&config.zygote_exe))?);
-    let state = State::prepare(&config.state, config.seed_demo)?;
-    // Before the store is opened: a state without a usable policy stays as it is.
-    state.load_policy(&Overlay::default())?;
-    let metrics = prometheus::Registry::new();
-    let store: Arc<dyn Store> = Arc::new(open_store(&state, &config, &metrics)?);
-    let roots = Arc::new(Roots::of(&state)?);
-    let space_parts = Arc::new(OnceLock::new());
-    let parts = Parts::new(Ingredients {
-        store: store.clone(),
-        registry: Arc::new(tools::registry(config.tools)?),
-        sandbox,
-        clock: config.clock,
-        identity: Arc::new(keys::current(&state.keys_dir(), &*store)?),
-        space_roots: spaces::roots(roots.clone(), space_parts.clone()),
-        weights: config.weights,
-        metrics: Metrics::register(&metrics).map_err(|error| Error::Internal(error.to_string()))?,
-        lease_ttl: config.lease_ttl,
-        settings: config.pipeline,
-        witness: Arc::new(Eyes),
-        blobs: Arc::new(blobs(&state)?),
-        policy: Arc::new(policy_store::load(&state, &*store)?),
-    });
-    drop(space_parts.set(Arc::downgrade(&parts)));
-    roots.load(&parts.policy());
-    log::enrol(&*parts.store, &parts.identity.key(), parts.clock.now())?;
-    Ok(Assembled {
-        parts,
-        state,
-        roots,
-        metrics,
-    })
+    pub(crate) fn reload_policy(&self) -> Result<Digest, Error> {
+        reload::reload(&self.state, &self.parts, &self.roots)
+    }
+
+    /// Makes a new signing key and lets it sign from now on. Durable when it returns.
+    pub(crate) async fn rotate_key(&self) -> Result<KeyEntry, Error> {
+        let parts = &self.parts;
+        let waited = tokio::time::timeout(KEY_CHANGE_WAIT_MAX, parts.identity.changing()).await;
+        let changing = waited.map_err(|_| {
+            let why = "what the key has signed is not written yet; ask again later";
+            Error::Store(StoreError::Unavailable {
+                reason: why.to_owned(),
+            })
+        })?;
+        let (store, now, directory) = (parts.store.clone(), parts.clock.now(), self.state.keys_dir());
+        let rotation = tokio::task::spawn_blocking(move || keys::rotate(&directory, &*store, now)).await;
+        let rotation = rotation.map_err(|error| Error::Internal(error.to_string()))??;
+        changing.set(rotation.key);
+        rotation.in_place?;
+        Ok(rotation.entry)
+    }
 }
 
 fn open_store(
@@ -333,10 +335,9 @@ fn open_store(
     Ok(store)
 }
 
-/// The blobs of a state directory.
-pub(crate) fn blobs(state: &State) -> Result<Blobs, Error> {
+pub(crate) fn blobs(state: &State, quota_bytes: u64) -> Result<Blobs, Error> {
     let key = keys::blobs(&state.keys_dir())?;
-    let blobs = Blobs::new(state.path().join("blobs"), &key, BLOB_QUOTA_BYTES.get());
+    let blobs = Blobs::new(state.path().join("blobs"), &key, quota_bytes);
     // The store is open, and so nobody else uses this state.
     if let Err(error) = blobs.sweep() {
         tracing::warn!(%error, "unfinished blobs are not swept; it is tried again when their space is used");
@@ -345,6 +346,6 @@ pub(crate) fn blobs(state: &State) -> Result<Blobs, Error> {
 }
 
 /// Every tool that effectd brings, with its parameter rules.
-pub fn registry() -> Result<Registry, Error> {
+pub fn registry() -> Result<effectd_actors::Registry, Error> {
     Ok(tools::registry(&[])?)
 }

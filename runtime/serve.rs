@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_gateway::server::{Stage, Vitals};
-use effectd_gateway::{Dial, Gateway, Host, Socket};
+use effectd_gateway::{Dial, Socket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -70,11 +70,10 @@ impl Daemon {
         reread: Reread,
     ) -> Result<Self, Error> {
         let path = std::path::absolute(settings.socket(state)).unwrap_or_else(|_| settings.socket(state));
-        let socket = Socket::bind(&path, settings.socket_mode(), settings.listen_backlog())?;
+        let socket = Socket::bind(&path, settings.socket_mode())?;
         let (stage, open) = watch::channel(Stage::Open);
-        let host: Arc<dyn Host> = runtime.clone();
-        let dial = Dial::new(settings.door());
-        let gateway = Gateway::new(host, dial.clone(), open)?;
+        let dial = Dial::new(settings.values().door.clone());
+        let gateway = runtime.gateway(dial.clone(), open)?;
         Ok(Self {
             runtime,
             vitals: gateway.vitals(),
@@ -146,8 +145,8 @@ impl Daemon {
     fn take_over(&mut self, now: &Settings) {
         let changes = self.settings.take_over(now);
         if !changes.taken.is_empty() {
-            self.dial.turn(self.settings.door());
-            if let Err(error) = self.log.turn(self.settings.log_level()) {
+            self.dial.turn(self.settings.values().door.clone());
+            if let Err(error) = self.log.turn(&self.settings.values().log_level) {
                 tracing::error!(
                     error,
                     "log.level cannot be used; what was logged before is logged"

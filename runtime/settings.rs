@@ -11,22 +11,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use effectd_actors::Settings as PipelineSettings;
+use effectd_actors::limits::LEASE_TTL;
 use effectd_actors::reward::Weights;
-use effectd_bus::embedded::JournalKind;
-use effectd_contracts::RewardWeights;
+use effectd_bus::{Keep, TopicKeep};
+use effectd_contracts::Topic;
 use effectd_gateway::Settings as DoorSettings;
 
-use crate::config::{Config, SandboxSettings, StoreSettings};
+use crate::config::{Config, STOP_GRACE, SandboxSettings, StoreSettings};
 
-mod bounds;
-mod control;
 mod keys;
-mod kinds;
 mod layers;
-mod retention;
 
-pub use bounds::bounds;
-pub(crate) use bounds::{hear, told};
 pub use keys::{KEYS, Key, Takes};
 use keys::{nearest, nearest_variable};
 use layers::read_file;
@@ -99,32 +94,18 @@ pub enum SettingsError {
         nearest: String,
     },
     /// Two values do not fit each other.
-    #[error(
-        "`{lesser}` is {lesser_value} and `{greater}` is {greater_value}; the first must not be the greater"
-    )]
+    #[error("`{left}` is {left_value} and `{right}` is {right_value}; the first must {rule}")]
     Together {
-        /// The one that must not be greater.
-        lesser: &'static str,
-        /// What it is.
-        lesser_value: String,
-        /// The one that it must not exceed.
-        greater: &'static str,
-        /// What it is.
-        greater_value: String,
-    },
-    /// Something must be kept longer than something else, and is not.
-    #[error(
-        "`{longer}` is {longer_value} and `{shorter}` is {shorter_value}; the first must be longer (0 is for ever)"
-    )]
-    Longer {
-        /// What must be longer.
-        longer: &'static str,
-        /// What it is.
-        longer_value: String,
-        /// What it must exceed.
-        shorter: &'static str,
-        /// What it is.
-        shorter_value: String,
+        /// The one key.
+        left: &'static str,
+        /// Its value.
+        left_value: String,
+        /// The other key.
+        right: &'static str,
+        /// Its value.
+        right_value: String,
+        /// What must be.
+        rule: &'static str,
     },
     /// The value does not fit the key.
     #[error("{origin}: `{key}` is {value:?}; it must be {expected}")]
@@ -143,23 +124,73 @@ pub enum SettingsError {
     NotAPair(String),
 }
 
-/// Everything that can be set, with where each value came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    values: BTreeMap<&'static str, (String, Origin)>,
+/// Everything that can be set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Values {
+    /// Where the daemon listens; empty for the default.
+    pub socket: String,
+    /// Who may connect, in octal.
+    pub socket_mode: String,
+    /// What is logged.
+    pub log_level: String,
+    /// How log lines look: `text` or `json`.
+    pub log_form: String,
+    /// Whether notifications are shown on the desktop: `auto` or `off`.
+    pub desktop: String,
+    /// See [`Config::stop_grace`].
+    pub stop_grace: Duration,
+    /// See [`Config::lease_ttl`].
+    pub lease_ttl: Duration,
+    /// What the door takes.
+    pub door: DoorSettings,
+    /// What an operator may set about the pipeline.
+    pub pipeline: PipelineSettings,
+    /// What an operator may set about the store.
+    pub store: StoreSettings,
+    /// What an operator may set about the sandbox.
+    pub sandbox: SandboxSettings,
+    /// How rewards are made.
+    pub weights: Weights,
 }
 
-/// Keys of which the first must not exceed the second.
-const ORDERED: [(&str, &str); 8] = [
-    ("control.start_time_ms_max", "pipeline.lease_ttl_ms"),
-    ("gateway.list_default", "gateway.list_max"),
-    ("gateway.pulse_every_ms", "gateway.pulse_age_ms_max"),
-    ("gateway.retry_after_ms", "gateway.retry_after_ms_max"),
-    ("pipeline.backoff_first_ms", "pipeline.backoff_ms_max"),
-    ("pipeline.lease_ttl_ms", "store.lease_ttl_ms_max"),
-    ("policy.file_bytes_max", "policy.bytes_max"),
-    ("sandbox.ready_min", "sandbox.ready_max"),
-];
+impl Default for Values {
+    fn default() -> Self {
+        Self {
+            socket: String::new(),
+            socket_mode: "0600".to_owned(),
+            log_level: "info".to_owned(),
+            log_form: "json".to_owned(),
+            desktop: "auto".to_owned(),
+            stop_grace: STOP_GRACE,
+            lease_ttl: LEASE_TTL,
+            door: DoorSettings::default(),
+            pipeline: PipelineSettings::default(),
+            store: StoreSettings::default(),
+            sandbox: SandboxSettings::default(),
+            weights: Weights::default(),
+        }
+    }
+}
+
+impl Values {
+    fn decisions(&mut self) -> &mut Keep {
+        let others = self.pipeline.retention.others.keep;
+        let topics = &mut self.pipeline.retention.topics;
+        let kept = topics.entry(Topic::ActionDecision.into()).or_insert(TopicKeep {
+            keep: others,
+            unsettled: true,
+        });
+        &mut kept.keep
+    }
+}
+
+/// Everything that can be set, with where each value came from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    values: Values,
+    /// Of what is not at its default.
+    origins: BTreeMap<&'static str, Origin>,
+}
 
 /// What became of changed settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -174,10 +205,8 @@ impl Settings {
     /// Reads all layers. A file that is not there says nothing; without a state directory there is none.
     pub fn load(state: Option<&Path>, above: &Above) -> Result<Self, SettingsError> {
         let mut settings = Self {
-            values: KEYS
-                .iter()
-                .map(|key| (key.name, (key.default(), Origin::Default)))
-                .collect(),
+            values: Values::default(),
+            origins: BTreeMap::new(),
         };
         if let Some(path) = state.map(|state| state.join(FILE)) {
             for (name, value) in read_file(&path)? {
@@ -189,7 +218,6 @@ impl Settings {
             settings.set(name, value.clone(), Origin::Flag)?;
         }
         settings.check_together()?;
-        settings.check_retention()?;
         Ok(settings)
     }
 
@@ -214,29 +242,45 @@ impl Settings {
     }
 
     fn check_together(&self) -> Result<(), SettingsError> {
-        for (lesser, greater) in ORDERED {
-            // Each has a default that fits the other's: only what somebody said can be wrong.
-            if self.number(lesser) > self.number(greater) {
-                return Err(SettingsError::Together {
-                    lesser,
-                    lesser_value: self.text(lesser).to_owned(),
-                    greater,
-                    greater_value: self.text(greater).to_owned(),
-                });
-            }
-        }
-        Ok(())
+        let together = |fits: bool, left, right, rule| {
+            let text = |name| Key::named(name).map_or_else(String::new, |key| key.shown(&self.values));
+            let error = || SettingsError::Together {
+                left,
+                left_value: text(left),
+                right,
+                right_value: text(right),
+                rule,
+            };
+            fits.then_some(()).ok_or_else(error)
+        };
+        let Values {
+            sandbox, pipeline, ..
+        } = &self.values;
+        together(
+            sandbox.ready_min <= sandbox.ready_max,
+            "sandbox.ready_min",
+            "sandbox.ready_max",
+            "not be the greater",
+        )?;
+        // A dead letter is what is left of a failure when its receipt is gone.
+        let (letters, receipts) = (pipeline.retention.letters, pipeline.retention.receipts.age);
+        together(
+            letters.is_none_or(|letters| receipts.is_some_and(|receipts| letters > receipts)),
+            "store.retention.letter_days",
+            "store.retention.receipt_days",
+            "be longer (0 is for ever)",
+        )
     }
 
     fn set(&mut self, name: &str, value: String, origin: Origin) -> Result<(), SettingsError> {
-        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+        let Some(key) = Key::named(name) else {
             return Err(SettingsError::UnknownKey {
                 origin,
                 key: name.to_owned(),
                 nearest: nearest(name),
             });
         };
-        if let Err(expected) = key.kind.check(&value) {
+        if let Err(expected) = key.set(&mut self.values, &value) {
             return Err(SettingsError::Value {
                 origin,
                 key: key.name,
@@ -244,67 +288,46 @@ impl Settings {
                 expected,
             });
         }
-        self.values.insert(key.name, (value, origin));
+        self.origins.insert(key.name, origin);
         Ok(())
     }
 
-    /// Every key with its value and origin, in the order of the keys.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, &str, &Origin)> {
-        self.values
-            .iter()
-            .map(|(name, (value, origin))| (*name, value.as_str(), origin))
+    /// Every key with its value and origin, in the order of the names.
+    pub fn all(&self) -> impl Iterator<Item = (&'static Key, String, &Origin)> {
+        KEYS.iter().map(|key| {
+            let origin = self.origins.get(key.name).unwrap_or(&Origin::Default);
+            (key, key.shown(&self.values), origin)
+        })
     }
 
     /// The keys whose values differ.
-    pub fn differing(&self, other: &Self) -> Vec<&'static str> {
-        let differs = |name: &&'static str| self.text(name) != other.text(name);
-        self.values.keys().copied().filter(differs).collect()
+    fn differing(&self, other: &Self) -> Vec<&'static Key> {
+        let differs = |key: &&Key| key.shown(&self.values) != key.shown(&other.values);
+        KEYS.iter().filter(differs).collect()
     }
 
     /// Takes over what may change while the daemon runs, and says what became of each key that has changed.
     pub fn take_over(&mut self, now: &Self) -> Changes {
         let mut changes = Changes::default();
-        for name in now.differing(self) {
-            let takes = KEYS.iter().find(|key| key.name == name).map(|key| key.takes);
-            match (takes, now.values.get(name)) {
-                (Some(Takes::Reload), Some(value)) => {
-                    self.values.insert(name, value.clone());
-                    changes.taken.push(name);
+        for key in now.differing(self) {
+            match key.takes {
+                Takes::Reload if key.set(&mut self.values, &key.shown(&now.values)).is_ok() => {
+                    changes.taken.push(key.name);
                 }
-                (Some(Takes::Reload | Takes::Restart) | None, _) => changes.left.push(name),
+                Takes::Reload | Takes::Restart => changes.left.push(key.name),
             }
         }
         changes
     }
 
-    fn text(&self, name: &str) -> &str {
-        self.values.get(name).map_or("", |(value, _)| value.as_str())
-    }
-
-    /// A number; values are checked when they are set.
-    fn number(&self, name: &str) -> u64 {
-        self.text(name).parse().unwrap_or(0)
-    }
-
-    fn decimal(&self, name: &str) -> f64 {
-        self.text(name).parse().unwrap_or(0.0)
-    }
-
-    fn small(&self, name: &str) -> u32 {
-        u32::try_from(self.number(name)).unwrap_or(u32::MAX)
-    }
-
-    fn millis(&self, name: &str) -> Duration {
-        Duration::from_millis(self.number(name))
-    }
-
-    fn count(&self, name: &str) -> usize {
-        usize::try_from(self.number(name)).unwrap_or(usize::MAX)
+    /// What is set.
+    pub fn values(&self) -> &Values {
+        &self.values
     }
 
     /// Where the daemon listens.
     pub fn socket(&self, state: &Path) -> PathBuf {
-        match self.text("gateway.socket") {
+        match self.values.socket.as_str() {
             "" => default_socket(state),
             path => PathBuf::from(path),
         }
@@ -312,113 +335,24 @@ impl Settings {
 
     /// Whether somebody said where the daemon listens.
     pub fn names_socket(&self) -> bool {
-        !self.text("gateway.socket").is_empty()
+        !self.values.socket.is_empty()
     }
 
     /// Who may connect.
     pub fn socket_mode(&self) -> u32 {
-        u32::from_str_radix(self.text("gateway.socket_mode"), 8).unwrap_or(0o600)
+        u32::from_str_radix(&self.values.socket_mode, 8).unwrap_or(0o600)
     }
 
-    /// How many connections may wait in the kernel.
-    pub fn listen_backlog(&self) -> u32 {
-        self.small("gateway.listen_backlog")
-    }
-
-    /// Free space on the disk of the state below which new work is refused.
-    pub fn disk_free_bytes_min(&self) -> u64 {
-        self.number("store.disk_free_bytes_min")
-    }
-
-    /// Sets up a runtime with these settings, and the bounds of this process. To be called before anything looks at them.
+    /// Sets up a runtime with these settings.
     pub fn apply(&self, config: &mut Config) {
-        for bound in KEYS.iter().filter_map(Key::bound) {
-            // Every value was checked when it was set here.
-            let _ = bound.set(self.number(bound.key()));
-        }
-        config.stop_grace = self.millis("runtime.stop_grace_ms");
-        config.lease_ttl = self.millis("pipeline.lease_ttl_ms");
-        config.desktop = self.text("notifications.desktop") == "auto";
-        config.pipeline = self.pipeline();
-        config.weights = Weights {
-            parts: RewardWeights {
-                success: self.decimal("reward.weight_success"),
-                quality: self.decimal("reward.weight_quality"),
-                cost: self.decimal("reward.weight_cost"),
-                latency: self.decimal("reward.weight_latency"),
-            },
-            cost_budget_ms: self.decimal("reward.cost_budget_ms"),
-        };
-        config.store = StoreSettings {
-            disk_free_bytes_min: self.disk_free_bytes_min(),
-            index_cache_bytes: self.number("store.index_cache_bytes"),
-            journal: match self.text("store.journal") {
-                "sled" => JournalKind::Sled,
-                _ => JournalKind::Segments,
-            },
-            segment_bytes: self.count("store.segment_bytes"),
-            journal_cache_bytes: self.number("store.journal_cache_bytes"),
-        };
-        config.sandbox = SandboxSettings {
-            ready_min: self.count("sandbox.ready_min"),
-            ready_max: self.count("sandbox.ready_max"),
-            zygotes_max: self.count("sandbox.zygotes_max"),
-            uid: self.text("sandbox.uid").parse().ok(),
-        };
-    }
-
-    fn pipeline(&self) -> PipelineSettings {
-        PipelineSettings {
-            in_flight_max: self.count("pipeline.in_flight_max"),
-            waiting_workers: self.count("pipeline.waiting_workers"),
-            computing_workers: self.count("pipeline.computing_workers"),
-            deliveries_max: self.small("pipeline.deliveries_max"),
-            restarts_max: self.count("pipeline.restarts_max"),
-            restart_window: self.millis("pipeline.restart_window_ms"),
-            backoff_first: self.millis("pipeline.backoff_first_ms"),
-            backoff_factor: self.decimal("pipeline.backoff_factor"),
-            backoff_spread: self.decimal("pipeline.backoff_spread"),
-            backoff_max: self.millis("pipeline.backoff_ms_max"),
-            probe_time_min: self.millis("pipeline.probe_time_ms_min"),
-            commit_tries: self.small("pipeline.commit_tries"),
-            sweep_every: self.millis("pipeline.sweep_every_ms"),
-            core_watts: self.decimal("pipeline.core_watts"),
-            held_per_session_max: self.count("approvals.per_session_max"),
-            held_interactive_max: self.millis("approvals.interactive_ms_max"),
-            held_unattended_max: self.millis("approvals.unattended_ms_max"),
-            control: self.control(),
-            retention: self.retention(),
-        }
-    }
-
-    /// What is logged.
-    pub fn log_level(&self) -> &str {
-        self.text("log.level")
-    }
-
-    /// Whether log lines are JSON.
-    pub fn log_is_json(&self) -> bool {
-        self.text("log.form") == "json"
-    }
-
-    /// What the door takes.
-    pub fn door(&self) -> DoorSettings {
-        DoorSettings {
-            connections_max: self.count("gateway.connections_max"),
-            connections_per_user_max: self.count("gateway.connections_per_user_max"),
-            header_time_max: self.millis("gateway.header_time_ms_max"),
-            body_time_max: self.millis("gateway.body_time_ms_max"),
-            write_time_max: self.millis("gateway.write_time_ms_max"),
-            wait_time_max: self.millis("gateway.wait_time_ms_max"),
-            backlog_max: self.number("gateway.backlog_max"),
-            backlog_bytes_max: self.number("gateway.backlog_bytes_max"),
-            headers_max: self.count("gateway.headers_max"),
-            header_bytes_max: self.count("gateway.header_bytes_max"),
-            bodies_bytes_max: self.count("gateway.bodies_bytes_max"),
-            pulse_every: self.millis("gateway.pulse_every_ms"),
-            pulse_age_max: self.millis("gateway.pulse_age_ms_max"),
-            close_time_max: self.millis("gateway.close_time_ms_max"),
-        }
+        let values = self.values.clone();
+        config.stop_grace = values.stop_grace;
+        config.lease_ttl = values.lease_ttl;
+        config.desktop = values.desktop == "auto";
+        config.pipeline = values.pipeline;
+        config.weights = values.weights;
+        config.store = values.store;
+        config.sandbox = values.sandbox;
     }
 }
 
@@ -430,6 +364,8 @@ pub fn default_socket(state: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use effectd_bus::limits::RECEIPT_BYTES_MIN;
+
     use super::*;
 
     fn load(file: &str, variable: Option<(&str, &str)>, flags: &[&str]) -> Result<Settings, SettingsError> {
@@ -449,12 +385,9 @@ mod tests {
         let backlog = |settings: &Settings| {
             let (_, value, origin) = settings
                 .all()
-                .find(|(name, ..)| *name == "gateway.backlog_max")
+                .find(|(key, ..)| key.name == "gateway.backlog_max")
                 .unwrap();
-            (
-                value.to_owned(),
-                origin.to_string().split(' ').next().unwrap().to_owned(),
-            )
+            (value, origin.to_string().split(' ').next().unwrap().to_owned())
         };
         let variable = Some(("EFFECTD_GATEWAY_BACKLOG_MAX", "6"));
         let pair = |value: &str, origin: &str| (value.to_owned(), origin.to_owned());
@@ -466,18 +399,17 @@ mod tests {
         );
         let flagged = load(file, variable, &["gateway.backlog_max=7"]).unwrap();
         assert_eq!(backlog(&flagged), pair("7", "flag"));
-        assert_eq!(flagged.door().backlog_max, 7);
+        assert_eq!(flagged.values().door.backlog_max, 7);
         assert_eq!(flagged.socket(Path::new("/s")), Path::new("/run/a.sock"));
-        assert_eq!(
-            flagged.differing(&load(file, None, &[]).unwrap()),
-            ["gateway.backlog_max"]
-        );
+        let unflagged = load(file, None, &[]).unwrap();
+        let differing: Vec<_> = flagged.differing(&unflagged).iter().map(|key| key.name).collect();
+        assert_eq!(differing, ["gateway.backlog_max"]);
     }
 
     #[test]
-    fn the_defaults_are_the_limits() {
+    fn the_defaults_are_those_of_the_parts() {
         let settings = load("", None, &[]).unwrap();
-        assert_eq!(settings.door(), DoorSettings::default());
+        assert_eq!(settings.values(), &Values::default());
         let mut config = Config::embedded("unused").unwrap();
         let before = config.clone();
         settings.apply(&mut config);
@@ -549,9 +481,15 @@ mod tests {
         let changes = settings.take_over(&now.unwrap());
         assert_eq!(changes.taken, ["gateway.backlog_max", "log.level"]);
         assert_eq!(changes.left, ["pipeline.in_flight_max"]);
-        assert_eq!((settings.door().backlog_max, settings.log_level()), (7, "warn"));
         assert_eq!(
-            settings.pipeline().in_flight_max,
+            (
+                settings.values().door.backlog_max,
+                settings.values().log_level.as_str()
+            ),
+            (7, "warn")
+        );
+        assert_eq!(
+            settings.values().pipeline.in_flight_max,
             PipelineSettings::default().in_flight_max
         );
     }
@@ -571,7 +509,7 @@ mod tests {
             load("", Some(("EFFECTD_GATEWAY_SOCKET_MODE", "0666")), &[]),
             load("", None, &["log.form=xml"]),
             load("", None, &["log.level=effectd=loud"]),
-            load("", None, &["pipeline.backoff_spread=1.5"]),
+            load("", None, &["control.breaker_error_share_max=1.5"]),
             load("", None, &["sandbox.uid=0"]),
         ];
         for refused in cases {
@@ -581,5 +519,42 @@ mod tests {
             load("[gateway", None, &[]),
             Err(SettingsError::Syntax { .. })
         ));
+    }
+
+    #[test]
+    fn so_few_bytes_of_receipts_that_none_would_stay_are_refused() {
+        let kept = |bytes: u64| {
+            let loaded = load("", None, &[&format!("store.retention.receipt_bytes_max={bytes}")]);
+            loaded.map(|settings| settings.values.pipeline.retention.receipts.bytes)
+        };
+        for bytes in [1, RECEIPT_BYTES_MIN - 1] {
+            let told = kept(bytes).unwrap_err().to_string();
+            assert!(told.contains("at least 16777216"), "{told}");
+        }
+        assert_eq!(
+            (kept(0).unwrap(), kept(RECEIPT_BYTES_MIN).unwrap()),
+            (None, Some(RECEIPT_BYTES_MIN))
+        );
+    }
+
+    #[test]
+    fn letters_that_go_before_receipts_are_refused_with_both_keys() {
+        let load = |flags: &[&str]| load("", None, flags);
+        for letters in ["179", "180"] {
+            let told = load(&[&format!("store.retention.letter_days={letters}")]).unwrap_err();
+            let told = told.to_string();
+            assert!(told.contains("`store.retention.letter_days`"), "{told}");
+            assert!(told.contains("`store.retention.receipt_days` is 180"), "{told}");
+        }
+        assert!(load(&["store.retention.letter_days=181"]).is_ok());
+        assert!(
+            load(&["store.retention.receipt_days=0"]).is_err(),
+            "for ever is longer"
+        );
+        let for_ever = ["store.retention.receipt_days=0", "store.retention.letter_days=0"];
+        assert_eq!(
+            load(&for_ever).unwrap().values.pipeline.retention.receipts,
+            Keep::default()
+        );
     }
 }

@@ -6,13 +6,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use effectd_actors::{Parts, SpaceRoots};
 use effectd_contracts::{Code, Failure, Phase, SpaceId};
 use effectd_gateway::views::RootChange;
 use effectd_policy::Policy;
 use effectd_sandbox::{Above, RootId, SandboxError, SpaceRoot};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -32,7 +33,6 @@ pub fn root_of(policy: &Policy, space: &SpaceId, base: &Path) -> PathBuf {
         .collect()
 }
 
-/// Where the pins lie in the state directory.
 const PINS: &str = "roots.json";
 /// What effectd itself keeps in the state directory, without endings such as `.new`. A root may lie beside these, and in none of them.
 const STATE_PARTS: [&str; 10] = [
@@ -67,13 +67,11 @@ pub(crate) struct Roots {
     pins: Mutex<Pins>,
 }
 
-/// What the roots of a policy are now.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     pins: Pins,
     /// Spaces that have another folder than their pin says.
     pub(crate) changes: Vec<RootChange>,
-    /// Why spaces cannot be used.
     pub(crate) unusable: Vec<(SpaceId, SandboxError)>,
 }
 
@@ -94,6 +92,15 @@ impl Roots {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Pins::new(),
             Err(error) => return Err(unreadable(error)),
         };
+        Self::with(state, pins)
+    }
+
+    /// The same, whatever is kept there: for looking at a state whose spaces are not used.
+    pub(crate) fn without_pins(state: &State) -> Result<Self, Error> {
+        Self::with(state, Pins::new())
+    }
+
+    fn with(state: &State, pins: Pins) -> Result<Self, Error> {
         Ok(Self {
             base: state.base(),
             state: SpaceRoot::open(state.path())?,
@@ -102,7 +109,7 @@ impl Roots {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pins> {
-        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pins.lock()
     }
 
     /// The user that effectd runs as: the state directory is theirs alone.
@@ -171,7 +178,6 @@ impl Roots {
         Ok(way)
     }
 
-    /// The folders that spaces have.
     pub(crate) fn pins(&self) -> Pins {
         self.lock().clone()
     }

@@ -12,8 +12,6 @@ use effectd_adapters::{Beside, Tool, Workspace, answer};
 use effectd_contracts::{ToolCall, ToolId, json};
 use effectd_sandbox::ChildCtx;
 
-use crate::settings;
-
 /// Tools of an embedding program.
 pub type Tools = &'static [&'static dyn Tool];
 
@@ -23,13 +21,6 @@ static OWN: OnceLock<Tools> = OnceLock::new();
 pub(crate) fn init(own: Tools) {
     // A second call comes too late to be in a zygote.
     let _ = OWN.set(own);
-    let mut words = std::env::args_os().skip(1);
-    if words
-        .next()
-        .is_some_and(|word| word == effectd_sandbox::ZYGOTE_ARGUMENT)
-    {
-        settings::hear(words.filter_map(|word| word.into_string().ok()));
-    }
     effectd_sandbox::init_with_warm_up(dispatch, Some(WARM_UP));
 }
 
@@ -73,14 +64,6 @@ impl Beside for Line<'_> {
 
     fn hear(&self) -> io::Result<Vec<u8>> {
         self.0.hear()
-    }
-
-    fn wait_for_go(&self) {
-        self.0.wait_for_go();
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.0.is_waiting()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Looks at the files of a space for the pipeline, with the same care as the tools do inside.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use effectd_actors::{Looked, Mark, Scan, Witness};
 use effectd_adapters::{Look, SpacePath, Workspace, is_local};
@@ -43,23 +43,13 @@ impl Witness for Eyes {
         Ok(looked.into_iter().map(looked_at).collect())
     }
 
-    fn look_now(
-        &self,
-        root: &SpaceRoot,
-        paths: &[String],
-        keep_bytes_max: u64,
-    ) -> Option<(Vec<Looked>, Vec<OwnedFd>)> {
+    fn look_now(&self, root: &SpaceRoot, paths: &[String], keep_bytes_max: u64) -> Option<Vec<Looked>> {
         if !is_local(root.as_fd()) {
             return None;
         }
         let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        let (looked, files) = workspace.look_cached(&folder_paths(paths).ok()?, keep_bytes_max)?;
-        Some((looked.into_iter().map(looked_at).collect(), files))
-    }
-
-    fn hold(&self, root: &SpaceRoot, paths: &[String]) -> Vec<OwnedFd> {
-        let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        folder_paths(paths).map_or(Vec::new(), |paths| workspace.hold(&paths))
+        let looked = workspace.look_cached(&folder_paths(paths).ok()?, keep_bytes_max)?;
+        Some(looked.into_iter().map(looked_at).collect())
     }
 
     fn inside(&self, root: &SpaceRoot, path: &str) -> Result<Inside, Failure> {

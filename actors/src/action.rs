@@ -8,7 +8,7 @@
 //! ```
 //! use effectd_actors::{Action, Claimed, messages::Execute};
 //! fn hand_over(action: Action<Claimed>) -> Execute {
-//!     Execute(action)
+//!     action
 //! }
 //! ```
 //!
@@ -17,7 +17,7 @@
 //! ```compile_fail,E0308
 //! use effectd_actors::{Action, Validated, messages::Execute};
 //! fn hand_over(action: Action<Validated>) -> Execute {
-//!     Execute(action)
+//!     action
 //! }
 //! ```
 //!
@@ -44,8 +44,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Span;
 
 use crate::control::budgets::Reservation;
+use crate::control::fair_queue::Permit;
 use crate::control::lines::{InLine, Waiting};
-use crate::control::turns::Turn;
 use crate::held::Held;
 use crate::limits::REDELIVERY_DELAY;
 use crate::preview::Preview;
@@ -60,7 +60,6 @@ pub use crate::validator::Validated;
 pub struct Action<S> {
     /// Its standing: who asked, how it came in, what it holds. Boxed, since actions are handed on many times.
     pub ticket: Box<Ticket>,
-    /// What is asked for.
     pub request: Arc<ActionRequest>,
     pub(crate) state: S,
 }
@@ -70,7 +69,6 @@ pub struct Action<S> {
 pub struct Submitted(());
 
 impl Action<Submitted> {
-    /// An action that was just accepted.
     pub(crate) fn new(ticket: Ticket, request: Arc<ActionRequest>) -> Self {
         Self {
             ticket: Box::new(ticket),
@@ -99,11 +97,6 @@ impl<S> Action<S> {
         }
     }
 
-    /// Tells the trace that the action has reached a stage.
-    pub(crate) fn hop(&self, stage: &'static str) {
-        tracing::info!(parent: &self.ticket.span, stage, trace_id = %self.ticket.trace_id, "hop");
-    }
-
     /// Tells the finest trace how far the action has come within a stage.
     pub(crate) fn step(&self, stage: &'static str) {
         tracing::trace!(parent: &self.ticket.span, stage, trace_id = %self.ticket.trace_id, "step");
@@ -130,7 +123,7 @@ pub enum Way {
 pub(crate) struct Place {
     // Given back in this order: whoever gets the turn finds the permit.
     _permit: Option<OwnedSemaphorePermit>,
-    _turn: Option<Turn>,
+    _turn: Option<Permit>,
     in_flight: IntGauge,
     reserved: Option<Reservation>,
     line: Option<InLine>,
@@ -139,7 +132,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new(
         permit: Option<OwnedSemaphorePermit>,
-        turn: Option<Turn>,
+        turn: Option<Permit>,
         in_flight: &IntGauge,
     ) -> Self {
         in_flight.inc();
@@ -152,13 +145,11 @@ impl Place {
         }
     }
 
-    /// The same, with what the action has reserved.
     pub(crate) fn with(mut self, reserved: Option<Reservation>) -> Self {
         self.reserved = reserved;
         self
     }
 
-    /// The same, in line for what the action changes.
     pub(crate) fn in_line(mut self, line: Option<InLine>) -> Self {
         self.line = line;
         self
@@ -222,15 +213,11 @@ impl Stalled {
 /// The standing of an action. Dropped before it is settled, it gives the delivery back, so that the action is tried
 /// again at once; should even that fail, the lease ends by itself.
 pub struct Ticket {
-    /// Which action.
     pub action_id: ActionId,
-    /// Digest of the request.
     pub digest: Digest,
-    /// Its trace.
     pub trace_id: TraceId,
     /// Who the door saw.
     pub principal: Principal,
-    /// Where it came from.
     pub origin: Origin,
     /// When it was accepted, for people.
     pub accepted_at: Timestamp,
@@ -250,7 +237,6 @@ pub struct Ticket {
     pub(crate) preview: Option<Box<Preview>>,
     /// What must stand where it works: what the person saw who agreed to it, or what a rule looked at.
     pub(crate) expect: Vec<Seen>,
-    /// Its span.
     pub span: Span,
     pub(crate) way: Option<Way>,
     pub(crate) place: Place,
@@ -276,7 +262,11 @@ impl Ticket {
         }
     }
 
-    /// Marks the first stage.
+    /// Tells the trace that the action has reached a stage.
+    pub(crate) fn hop(&self, stage: &'static str) {
+        tracing::info!(parent: &self.span, stage, trace_id = %self.trace_id, "hop");
+    }
+
     pub(crate) fn begin(&mut self, clock: &dyn Clock) {
         let in_process = clock.monotonic().since(self.accepted);
         self.queued.get_or_insert(self.waited + in_process);
@@ -294,31 +284,22 @@ impl Ticket {
 
     /// Turns the action back at the door: only the asker is told. `false` if it came by the bus.
     pub(crate) fn refuse_at_door(&mut self, failure: &Failure) -> bool {
-        match self.way.take() {
-            Some(Way::Door { back }) => {
-                // An asker that has gone away needs no answer.
-                drop(back.send(Back::Refused(failure.clone())));
-                true
-            }
-            other @ (Some(Way::Bus { .. }) | None) => {
-                self.way = other;
-                false
-            }
-        }
+        self.tell_door(|| Back::Refused(failure.clone()))
     }
 
     /// Tells the asker that the action waits for a person. `false` if it came by the bus.
     pub(crate) fn hold_at_door(&mut self, held: &Held) -> bool {
-        match self.way.take() {
-            Some(Way::Door { back }) => {
+        self.tell_door(|| Back::Held(held.clone()))
+    }
+
+    fn tell_door(&mut self, back: impl FnOnce() -> Back) -> bool {
+        match self.way.take_if(|way| matches!(way, Way::Door { .. })) {
+            Some(Way::Door { back: door }) => {
                 // An asker that has gone away needs no answer.
-                drop(back.send(Back::Held(held.clone())));
+                drop(door.send(back()));
                 true
             }
-            other @ (Some(Way::Bus { .. }) | None) => {
-                self.way = other;
-                false
-            }
+            Some(Way::Bus { .. }) | None => false,
         }
     }
 
@@ -353,9 +334,9 @@ impl Drop for Ticket {
                     (false, false) => None,
                 };
                 if let Some(why) = why {
-                    drop(self.store.nack(lease, REDELIVERY_DELAY.get(), why));
+                    drop(self.store.nack(lease, REDELIVERY_DELAY, why));
                 } else {
-                    drop(self.store.defer(lease, REDELIVERY_DELAY.get()));
+                    drop(self.store.defer(lease, REDELIVERY_DELAY));
                 }
             }
             Some(Way::Door { back }) => drop(back.send(Back::Lost)),

@@ -1,14 +1,16 @@
 //! Who waits for which action: callers at a door, and parked actions that want what another is doing.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use effectd_bus::Store;
+use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, Failure, Receipt};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::held::Held;
+use crate::recent::Known;
 
 /// What an asker gets.
 #[derive(Debug, Clone)]
@@ -31,6 +33,25 @@ pub struct Done {
     pub before: bool,
     /// What the tool answered, in full, for whoever waited while it ran. It is told once and kept nowhere.
     pub result: Option<Arc<Value>>,
+}
+
+impl Done {
+    /// A receipt that was there before it was asked for.
+    pub fn before(receipt: Arc<Receipt>) -> Self {
+        Self {
+            receipt,
+            before: true,
+            result: None,
+        }
+    }
+}
+
+/// The receipt of an action that has ended, and the digest of the request that it is of.
+pub(crate) fn ended(store: &dyn Store, action: &ActionId) -> Result<Option<Known>, StoreError> {
+    let Some(stored) = store.receipt_of(action)? else {
+        return Ok(None);
+    };
+    Ok(Some((Arc::new(stored.parse()?), stored.action_digest)))
 }
 
 struct Caller {
@@ -59,7 +80,7 @@ impl std::fmt::Debug for Answers {
 
 impl Answers {
     fn lock(&self) -> MutexGuard<'_, HashMap<ActionId, Waiting>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Waits for an action's answer. Ask for the receipt in the Store after this, and nothing can be missed.
@@ -106,7 +127,6 @@ impl Answers {
             .push(Box::new(wake));
     }
 
-    /// Tells everybody who waits for the action.
     pub(crate) fn tell(&self, action: &ActionId, answer: &Answer) {
         let Some(waiting) = self.lock().remove(action) else {
             return;
@@ -133,16 +153,9 @@ impl Answers {
     pub(crate) fn catch_up(&self, store: &dyn Store) {
         let waited_for: Vec<_> = self.lock().keys().cloned().collect();
         for action in waited_for {
-            let stored = store.receipt_of(&action).ok().flatten();
-            let Some(receipt) = stored.and_then(|stored| stored.parse().ok()) else {
-                continue;
-            };
-            let done = Done {
-                receipt: Arc::new(receipt),
-                before: true,
-                result: None,
-            };
-            self.tell(&action, &Answer::Done(done));
+            if let Ok(Some((receipt, _))) = ended(store, &action) {
+                self.tell(&action, &Answer::Done(Done::before(receipt)));
+            }
         }
     }
 

@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::parts::Parts;
 use crate::quarantine;
 
-/// Why an artifact is not given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArtifactError {
     /// The receipt does not name it.
@@ -33,20 +32,16 @@ pub fn named(receipt: &Receipt) -> Vec<&str> {
     ids.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// What a receipt tells about an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Listed<'r> {
-    /// Its id.
     pub artifact_id: &'r str,
     /// What it is, in the tool's word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'r str>,
-    /// How long it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// What the receipt tells about each of them.
 pub fn listed(receipt: &Receipt) -> Vec<Listed<'_>> {
     let told = receipt.outputs.get("artifacts").and_then(Value::as_array);
     let told = |id: &str| told.into_iter().flatten().find(|one| one["artifact_id"] == id);

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use effectd_contracts::{ToolSpec, UndeclaredKind};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::disturbed::changes_files;
 use crate::limits::AT_WORK_MAX;
@@ -99,7 +99,7 @@ impl Window {
 
 impl AtWork {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn enter(&self, root: PathBuf, allowed: Allowed) -> Turn<'_> {
@@ -123,7 +123,6 @@ impl AtWork {
     }
 }
 
-/// A call at work.
 #[derive(Debug)]
 pub(crate) struct Turn<'w> {
     at_work: &'w AtWork,

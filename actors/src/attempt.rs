@@ -1,51 +1,36 @@
-//! One run of a tool in a fresh sandbox, and what its ending means.
+//! One call of a tool in a fresh sandbox, and what its ending means.
 
-use std::task::Poll;
 use std::time::Duration;
 
 use effectd_contracts::{
-    Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Isolation, Millis, Monotonic, Phase,
-    ProbeVerdict, ToolOutput, ToolReply, json, limits,
+    Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Millis, Monotonic, Phase, ProbeVerdict,
+    ToolOutput, ToolReply, json, limits,
 };
-use effectd_sandbox::{Answer, Beside, Call, Ending, SandboxError};
+use effectd_sandbox::{Answer, Beside, Ending, SandboxError};
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
-use crate::action::{Action, Claimed};
-use crate::executor::Used;
-use crate::expected::expected;
+use crate::call::call_of;
+use crate::executor::{Course, Used};
 use crate::failpoint::hit;
-use crate::grip::Grip;
+use crate::limits::PROBE_TIME_MIN;
 use crate::overreach::{self, Overreach};
-use crate::parts::Parts;
-use crate::poise::{Poised, Told, call_of};
-use crate::preimage::{self, Prepared};
+use crate::preimage;
 use crate::registry::Entry;
 use crate::streams::{self, KeptArtifact, Taken};
 
 /// Longest answer that is read while its child is taken down: until then it is held twice.
 const READ_BYTES_MAX: usize = 64 * 1_024;
 
-/// One run.
 pub(crate) struct Tried {
-    pub(crate) attempt: Attempt,
-    pub(crate) used: Used,
-    pub(crate) isolation: Option<Isolation>,
-    pub(crate) came_to: Attempted,
-    pub(crate) probed: Option<ProbeVerdict>,
+    pub(crate) attempted: Attempted,
     /// What has changed, looked at while the kernel was still taking the child down.
-    pub(crate) effects: Option<Effects>,
-    /// What it said at length.
-    pub(crate) artifacts: Vec<KeptArtifact>,
+    pub(crate) seen: Option<Effects>,
     /// What it has done beyond what its tool declares.
     pub(crate) overreach: Option<Overreach>,
-    /// What it may have replaced.
-    pub(crate) grip: Option<Grip>,
 }
 
-/// What one run came to.
 pub(crate) enum Attempted {
-    /// The tool did it.
     Done(ToolOutput),
     /// It did not, and had no effect.
     Failed(Failure),
@@ -55,151 +40,226 @@ pub(crate) enum Attempted {
     Abandoned,
 }
 
-/// Runs the tool once; whether nothing has run before that may have had its effect is said with the mode. The child is waited for by a task of its own, so that it is known to be dead even if the worker
-/// that asked dies first.
-pub(crate) async fn attempt(
-    parts: &Parts,
-    action: &Action<Claimed>,
-    prepared: &Prepared,
-    (mode, first): (CallMode, bool),
-    left: Duration,
-) -> Tried {
-    let started_at = parts.clock.now();
-    let begun = parts.clock.monotonic();
-    let watch = match mode {
-        CallMode::Run => Some(overreach::watch(parts, action, prepared).await),
-        CallMode::DryRun | CallMode::Probe | CallMode::Preview => None,
-    };
-    let call = the_call(parts, action, prepared, (mode, first), left).await;
-    let mut grip = None;
-    let outcome = match call {
-        Ok(call) => {
-            let look = preimage::observe(parts, action, prepared);
-            let look = (mode == CallMode::Run).then_some(look);
-            grip = look.is_some().then(|| prepared.take_grip()).flatten();
-            let (shelf, contents) = &prepared.contents;
-            let inward = (mode == CallMode::Run && !contents.is_empty())
-                .then(|| streams::inward(parts, *shelf, &action.request.space_id, contents));
-            run(parts, action, (call, mode), (inward, left), look).await
-        }
-        Err(failure) => Err(Some(failure)),
-    };
-    let ended = match &outcome {
-        Ok(ran) => ran.ended,
-        Err(_) => parts.clock.monotonic(),
-    };
-    let took = Millis::from(ended.since(begun));
-    let entry = action.state.gated().entry();
-    let mut tried = Tried {
-        attempt: Attempt {
+/// What is known when a call has been made.
+struct Ran {
+    answer: Answer,
+    ended: Monotonic,
+    /// What has changed, if that was looked at.
+    seen: Option<Effects>,
+    /// What the child said, if that was read while it was looked at.
+    read: Option<Attempted>,
+    taken: Taken,
+}
+
+impl Course<'_> {
+    /// Runs the tool once, and adds what it used to the course.
+    pub(crate) async fn attempt(&mut self) -> Tried {
+        let (parts, action, mode) = (self.parts, self.action, self.mode());
+        let entry = action.state.gated().entry();
+        let (started_at, begun) = (parts.clock.now(), parts.clock.monotonic());
+        let watch = match mode {
+            CallMode::Run => Some(overreach::watch(parts, action, &self.prepared).await),
+            CallMode::DryRun | CallMode::Probe | CallMode::Preview => None,
+        };
+        let ran = self.call(mode, self.deadline.since(begun)).await;
+        let ended = match &ran {
+            Ok(ran) => ran.ended,
+            Err(_) => parts.clock.monotonic(),
+        };
+        let mut attempt = Attempt {
             started_at,
-            exec_ms: took,
+            exec_ms: Millis::from(ended.since(begun)),
             cpu_ms: Millis::ZERO,
             code: None,
             denials: Vec::new(),
-        },
-        used: Used {
-            exec: took,
-            ..Used::default()
-        },
-        isolation: None,
-        came_to: Attempted::Failed(Failure::new(Code::Internal, Phase::Sandbox, "nothing ran")),
-        probed: None,
-        effects: None,
-        artifacts: Vec::new(),
-        overreach: None,
-        grip,
-    };
-    match outcome {
+        };
+        self.runs.artifacts.clear();
+        let mut tried = Tried {
+            attempted: Attempted::Abandoned,
+            seen: None,
+            overreach: None,
+        };
+        match ran {
+            Ok(ran) => {
+                let (usage, used) = (&ran.answer.usage, &mut self.runs.used);
+                attempt.cpu_ms = Millis::from_micros(usage.cpu_user_us + usage.cpu_system_us);
+                used.peak_memory_bytes = used.peak_memory_bytes.max(usage.peak_memory_bytes);
+                used.bytes_written += usage.bytes_written;
+                self.runs.isolation = Some(ran.answer.isolation);
+                attempt.denials = ran.answer.denials.into_iter().map(denial).collect();
+                tried.seen = ran.seen;
+                tried.attempted = match ran.answer.ending {
+                    Ending::Replied(bytes) => ran.read.unwrap_or_else(|| read_reply(&bytes, entry)),
+                    Ending::Killed {
+                        code,
+                        detail,
+                        started,
+                    } => {
+                        if mode == CallMode::Run {
+                            preimage::remove_drafts(parts, action, &self.prepared).await;
+                        }
+                        let failure = Failure::new(code, Phase::Dispatch, detail);
+                        if started {
+                            Attempted::Unclear(failure)
+                        } else {
+                            Attempted::Failed(failure)
+                        }
+                    }
+                };
+                if let Some(watch) = watch {
+                    tried.overreach = watch.judge(parts, action, &attempt.denials).await;
+                }
+                self.keep(&mut tried, ran.taken, entry).await;
+            }
+            Err(Some(failure)) => tried.attempted = Attempted::Failed(failure),
+            Err(None) => {}
+        }
+        attempt.code = match &tried.attempted {
+            Attempted::Done(_) | Attempted::Abandoned => None,
+            Attempted::Failed(failure) | Attempted::Unclear(failure) => Some(failure.code),
+        };
+        self.runs.used.add_time(attempt.cpu_ms, attempt.exec_ms);
+        self.runs.attempts.push(attempt);
+        tried
+    }
+
+    /// Asks the tool whether it has run; `None` if the runtime stops.
+    pub(crate) async fn probe(&self) -> Option<ProbeVerdict> {
+        let left = self.deadline.since(self.parts.clock.monotonic());
+        // A run that used up its time must not leave its probe without any.
+        let left = left.max(PROBE_TIME_MIN);
+        let ending = match self.call(CallMode::Probe, left).await {
+            Ok(ran) => ran.answer.ending,
+            Err(Some(_)) => return Some(ProbeVerdict::CannotSay),
+            Err(None) => return None,
+        };
+        Some(match ending {
+            Ending::Replied(bytes) => match json::parse_reply(&bytes, limits::TOOL_REPLY_BYTES_MAX) {
+                Ok(ToolReply::Probed(verdict)) => verdict,
+                Ok(ToolReply::Done(_) | ToolReply::Failed(_) | ToolReply::Rehearsed(_)) | Err(_) => {
+                    ProbeVerdict::CannotSay
+                }
+            },
+            Ending::Killed { .. } => ProbeVerdict::CannotSay,
+        })
+    }
+
+    /// Has one call made. The child is waited for by a task of its own, so that it is known to be dead even if the worker that
+    /// asked dies first. When the child has spoken and nothing of it can run any more, there is time to look at what it has
+    /// done and to read what it has said: the kernel takes as long again to take it down and to say what it cost. The error
+    /// is why the call was not made; none means that the runtime stops.
+    async fn call(&self, mode: CallMode, left: Duration) -> Result<Ran, Option<Failure>> {
+        let (parts, action) = (self.parts, self.action);
+        let (id, space) = (&action.ticket.action_id, &action.request.space_id);
+        let call = call_of(self, mode, left).await?;
+        // Only a real run has something to send, to keep and to look at.
+        let is_real = mode == CallMode::Run;
+        let inward = self.prepared.along.contents.as_ref().filter(|_| is_real);
+        let inward = inward.map(|(shelf, names)| streams::inward(parts, *shelf, space, names));
+        hit("executor.before_child", id).await;
+        let Some(alive) = parts.running.enter(id) else {
+            let message = "an earlier run of this action is still alive";
+            return Err(Some(Failure::new(Code::SandboxFailed, Phase::Sandbox, message)));
+        };
+        let (told, answer) = oneshot::channel();
+        let (spoke, spoken) = oneshot::channel();
+        let (sandbox, mut halt) = (parts.sandbox.clone(), parts.halt.subscribe());
+        let (outward, pieces) = streams::outward();
+        let outward = is_real.then_some(outward);
+        tokio::spawn(async move {
+            let call = async {
+                let reply = sandbox.ask_with(call, Beside { inward, outward }).await?;
+                if let Some(bytes) = reply.bytes() {
+                    let is_read = is_real && bytes.len() <= READ_BYTES_MAX;
+                    let _nobody_waits = spoke.send(is_read.then(|| bytes.to_vec()));
+                }
+                Ok(reply.settle().await)
+            };
+            // Dropping the call kills its processes.
+            let answer = tokio::select! {
+                biased;
+                _ = halt.wait_for(|halted| *halted) => None,
+                answer = call => Some(answer),
+            };
+            drop(sandbox);
+            drop(alive);
+            // A worker that has died meanwhile needs no answer: its action is settled by the intent.
+            if let Some(answer) = answer {
+                drop(told.send(answer));
+            }
+        });
+        let looking = async {
+            let Some(said) = spoken.await.ok().filter(|_| is_real) else {
+                return (None, None);
+            };
+            action.step("replied");
+            let seen = preimage::observe(parts, action, &self.prepared).await;
+            action.step("observed");
+            let read = said.map(|said| read_reply(&said, action.state.gated().entry()));
+            (Some(seen), read)
+        };
+        let taking = streams::take(pieces, parts.blobs.clone(), space.clone());
+        let answer = async { (answer.await, parts.clock.monotonic()) };
+        let ((answer, ended), (seen, read), taken) = tokio::join!(answer, looking, taking);
+        action.step("settled");
+        hit("executor.after_child", id).await;
+        let answer = match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(SandboxError::Closed)) | Err(_) => return Err(None),
+            Ok(Err(error)) => return Err(Some(error.failure())),
+        };
+        for denial in &answer.denials {
+            tracing::warn!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, code = %denial.code,
+                what = denial.what, count = denial.count, "refused in the sandbox");
+        }
         Ok(Ran {
-            answer, seen, taken, ..
-        }) => {
-            let was_killed = matches!(answer.ending, Ending::Killed { .. });
-            let (look, read) = seen.unzip();
-            tell(&mut tried, answer, read.flatten(), (entry, mode), action);
-            if was_killed && mode == CallMode::Run {
-                preimage::remove_drafts(parts, action, prepared).await;
-            }
-            tried.effects = look;
-            if let Some(watch) = watch {
-                tried.overreach = watch.judge(parts, action, &tried.attempt.denials).await;
-            }
-            keep(parts, &mut tried, taken, entry).await;
-        }
-        Err(Some(failure)) => tried.came_to = Attempted::Failed(failure),
-        Err(None) => tried.came_to = Attempted::Abandoned,
+            answer,
+            ended,
+            seen,
+            read,
+            taken,
+        })
     }
-    tried.attempt.code = match &tried.came_to {
-        Attempted::Done(_) | Attempted::Abandoned => None,
-        Attempted::Failed(failure) | Attempted::Unclear(failure) => Some(failure.code),
-    };
-    tried
-}
 
-/// A call that is still to be made, or that a child has in hand.
-enum Made {
-    New(Call),
-    Poised(Poised),
-}
-
-/// The call. The child that was handed it before it was claimed gets the word, if what it was told is still so; otherwise it goes, and
-/// another one is called.
-async fn the_call(
-    parts: &Parts,
-    action: &Action<Claimed>,
-    prepared: &Prepared,
-    (mode, first): (CallMode, bool),
-    left: Duration,
-) -> Result<Made, Failure> {
-    if let Some(poised) = action.state.take_poised()
-        && mode == CallMode::Run
-        && first
-        && !left.is_zero()
-        && prepared.is_told(&poised)
-    {
-        return Ok(Made::Poised(poised));
+    /// Keeps what the tool said at length, if it has done what it was asked to.
+    async fn keep(&mut self, tried: &mut Tried, taken: Taken, entry: &Entry) {
+        let Attempted::Done(output) = &mut tried.attempted else {
+            return;
+        };
+        match taken.keep(self.parts, &output.artifacts).await {
+            Ok(kept) => {
+                fill_in(output, entry, &kept);
+                self.runs.artifacts = kept;
+            }
+            Err(failure) if tried.seen.as_ref().is_some_and(has_changed) => {
+                tried.attempted = Attempted::Unclear(failure);
+            }
+            Err(failure) => tried.attempted = Attempted::Failed(failure),
+        }
     }
-    let told = Told {
-        mode,
-        touched: &prepared.touched,
-        before: prepared.before.as_deref(),
-        restore: &prepared.restore,
-        expect: expected(parts, action, prepared, (mode, first)).await?,
-        left,
-    };
-    let asked = (&*action.request, &*action.ticket);
-    call_of(parts, asked, action.state.gated(), told).map(Made::New)
 }
 
-/// Makes up what can be of the receipt while the tool runs. The call goes first: it is a task of its own, which begins when this one
-/// rests.
-pub(crate) async fn write_ahead(parts: &Parts, action: &Action<Claimed>) {
-    let mut rested = false;
-    let rest = std::future::poll_fn(|context| {
-        if std::mem::replace(&mut rested, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    });
-    rest.await;
-    action.state.write_ahead(parts);
+impl Used {
+    fn add_time(&mut self, cpu: Millis, exec: Millis) {
+        self.cpu = Millis::from_micros(self.cpu.micros() + cpu.micros());
+        self.exec = Millis::from_micros(self.exec.micros() + exec.micros());
+    }
 }
 
-/// Keeps what the tool said at length, if it has done what it was asked to.
-async fn keep(parts: &Parts, tried: &mut Tried, taken: Taken, entry: &Entry) {
-    let Attempted::Done(output) = &mut tried.came_to else {
-        return;
-    };
-    match taken.keep(parts, &output.artifacts).await {
-        Ok(kept) => {
-            fill_in(output, entry, &kept);
-            tried.artifacts = kept;
-        }
-        Err(failure) if tried.effects.as_ref().is_some_and(has_changed) => {
-            tried.came_to = Attempted::Unclear(failure)
-        }
-        Err(failure) => tried.came_to = Attempted::Failed(failure),
+/// Reads what a run says, which is not to be trusted.
+fn read_reply(bytes: &[u8], entry: &Entry) -> Attempted {
+    let invalid = |why: &str| Attempted::Unclear(Failure::new(Code::ResultInvalid, Phase::Capture, why));
+    match json::parse_reply(bytes, limits::TOOL_REPLY_BYTES_MAX) {
+        Ok(ToolReply::Done(mut output)) => match entry.check_result(&output.result) {
+            Ok(()) => {
+                json::integers_as_text(&mut output.result);
+                Attempted::Done(output)
+            }
+            Err(failure) => Attempted::Unclear(failure),
+        },
+        Ok(ToolReply::Failed(failure)) => Attempted::Failed(own_words(failure)),
+        Ok(ToolReply::Probed(_) | ToolReply::Rehearsed(_)) => invalid("the tool answered another question"),
+        Err(_) => invalid("the tool's answer is not a reply"),
     }
 }
 
@@ -244,172 +304,6 @@ fn fill_in(output: &mut ToolOutput, entry: &Entry, kept: &[KeptArtifact]) {
             Some(None) => drop(result.remove(field)),
             None => {}
         }
-    }
-}
-
-/// What is known when a call has been made.
-struct Ran<T> {
-    answer: Answer,
-    /// When it was over.
-    ended: Monotonic,
-    /// What a look has shown, and what the child said, if that was short.
-    seen: Option<(T, Option<Read>)>,
-    taken: Taken,
-}
-
-/// Has the call made. When the child has spoken and nothing of it can run any more, there is time to look at what it has
-/// done and to read what it has said: the kernel takes as long again to take it down and to say what it cost. The error is
-/// why it was not made; none means that the runtime stops.
-async fn run<T>(
-    parts: &Parts,
-    action: &Action<Claimed>,
-    (call, mode): (Made, CallMode),
-    (inward, left): (Option<mpsc::Receiver<Vec<u8>>>, Duration),
-    look: Option<impl Future<Output = T>>,
-) -> Result<Ran<T>, Option<Failure>> {
-    let id = &action.ticket.action_id;
-    hit("executor.before_child", id).await;
-    let (call, alive) = match call {
-        Made::Poised(poised) => {
-            let (child, alive) = poised.carried_out();
-            (Err(child), Some(alive))
-        }
-        Made::New(call) => (Ok(call), parts.running.enter(id)),
-    };
-    let Some(alive) = alive else {
-        let message = "an earlier run of this action is still alive";
-        return Err(Some(Failure::new(Code::SandboxFailed, Phase::Sandbox, message)));
-    };
-    let (told, answer) = oneshot::channel();
-    let (spoke, spoken) = oneshot::channel();
-    let (sandbox, mut halt) = (parts.sandbox.clone(), parts.halt.subscribe());
-    let (outward, pieces) = streams::outward();
-    let beside = Beside {
-        inward,
-        // Only a real run has something to keep.
-        outward: look.is_some().then_some(outward),
-    };
-    let is_looked_at = look.is_some();
-    tokio::spawn(async move {
-        let call = async {
-            let reply = match call {
-                Ok(call) => sandbox.ask_with(call, beside).await?,
-                Err(poised) => poised.go(left, beside).await?,
-            };
-            if let Some(bytes) = reply.bytes() {
-                let is_read = is_looked_at && bytes.len() <= READ_BYTES_MAX;
-                let _nobody_waits = spoke.send(is_read.then(|| bytes.to_vec()));
-            }
-            Ok(reply.settle().await)
-        };
-        // Dropping the call kills its processes.
-        let answer = tokio::select! {
-            biased;
-            _ = halt.wait_for(|halted| *halted) => None,
-            answer = call => Some(answer),
-        };
-        drop(sandbox);
-        drop(alive);
-        // A worker that has died meanwhile needs no answer: its action is settled by the intent.
-        if let Some(answer) = answer {
-            drop(told.send(answer));
-        }
-    });
-    let looking = async {
-        match (look, spoken.await) {
-            (Some(look), Ok(said)) => {
-                action.step("replied");
-                let looked = look.await;
-                action.step("observed");
-                let read = said.map(|said| read_reply(&said, action.state.gated().entry(), mode));
-                Some((looked, read))
-            }
-            (Some(_) | None, _) => None,
-        }
-    };
-    let taking = streams::take(pieces, parts.blobs.clone(), action.request.space_id.clone());
-    let answer = async { (answer.await, parts.clock.monotonic()) };
-    let ((answer, ended), seen, taken) = tokio::join!(answer, looking, taking);
-    action.step("settled");
-    hit("executor.after_child", id).await;
-    match answer {
-        Ok(Ok(answer)) => Ok(Ran {
-            answer,
-            ended,
-            seen,
-            taken,
-        }),
-        Ok(Err(SandboxError::Closed)) | Err(_) => Err(None),
-        Ok(Err(error)) => Err(Some(error.failure())),
-    }
-}
-
-/// Says what the call came to; what the child said may have been read before.
-fn tell(
-    tried: &mut Tried,
-    answer: Answer,
-    read: Option<Read>,
-    (entry, mode): (&Entry, CallMode),
-    action: &Action<Claimed>,
-) {
-    let usage = &answer.usage;
-    tried.used.cpu = Millis::from_micros(usage.cpu_user_us + usage.cpu_system_us);
-    tried.used.peak_memory_bytes = usage.peak_memory_bytes;
-    tried.used.bytes_written = usage.bytes_written;
-    tried.attempt.cpu_ms = tried.used.cpu;
-    tried.isolation = Some(answer.isolation);
-    for denial in &answer.denials {
-        tracing::warn!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, code = %denial.code,
-            what = denial.what, count = denial.count, "refused in the sandbox");
-    }
-    tried.attempt.denials = answer.denials.into_iter().map(denial).collect();
-    match answer.ending {
-        Ending::Replied(bytes) => match read.unwrap_or_else(|| read_reply(&bytes, entry, mode)) {
-            Ok(Reply::Output(output)) => tried.came_to = Attempted::Done(output),
-            Ok(Reply::Verdict(verdict)) => tried.probed = Some(verdict),
-            Err((failure, true)) => tried.came_to = Attempted::Unclear(failure),
-            Err((failure, false)) => tried.came_to = Attempted::Failed(failure),
-        },
-        Ending::Killed {
-            code,
-            detail,
-            started,
-        } => {
-            let failure = Failure::new(code, Phase::Dispatch, detail);
-            tried.came_to = if started {
-                Attempted::Unclear(failure)
-            } else {
-                Attempted::Failed(failure)
-            };
-        }
-    }
-}
-
-enum Reply {
-    Output(ToolOutput),
-    Verdict(ProbeVerdict),
-}
-
-/// What a child said, read. The flag tells whether it may have had its effect.
-type Read = Result<Reply, (Failure, bool)>;
-
-/// Reads what the child says, which is not to be trusted.
-fn read_reply(bytes: &[u8], entry: &Entry, mode: CallMode) -> Read {
-    let invalid = |why: &str| Failure::new(Code::ResultInvalid, Phase::Capture, why);
-    let reply: ToolReply = json::parse(bytes, limits::TOOL_REPLY_BYTES_MAX)
-        .map_err(|_| (invalid("the tool's answer is not a reply"), true))?;
-    match (reply, mode) {
-        (ToolReply::Done(output), CallMode::Run | CallMode::DryRun) => {
-            entry
-                .check_result(&output.result)
-                .map_err(|failure| (failure, true))?;
-            Ok(Reply::Output(output))
-        }
-        (ToolReply::Probed(verdict), CallMode::Probe) => Ok(Reply::Verdict(verdict)),
-        (ToolReply::Failed(failure), _) => Err((own_words(failure), false)),
-        (ToolReply::Done(_), CallMode::Probe | CallMode::Preview)
-        | (ToolReply::Probed(_), CallMode::Run | CallMode::DryRun | CallMode::Preview)
-        | (ToolReply::Rehearsed(_), _) => Err((invalid("the tool answered another question"), true)),
     }
 }
 

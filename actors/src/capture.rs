@@ -7,13 +7,13 @@ use effectd_bus::{
     Completion, Fence, Fingerprint, NewBody, NewEvent, NewLetter, NewReceipt, ResourceName, Try,
 };
 use effectd_contracts::{
-    Attempt, Choice, Cost, DecisionRecord, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation,
-    Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
+    Attempt, Choice, Cost, Effects, Event, Failure, GateResults, IdempotencyKey, Isolation, Millis, Outcome,
+    PreviewRecord, Receipt, ReceiptId, Status, Timing, ToolOutput, ToolSpec, Topic,
 };
 use effectd_policy::redact::prune_result;
 use serde_json::{Map, Value, json};
 
-use crate::action::{Action, Finished, Gated, Ticket};
+use crate::action::{Action, Finished, Ticket};
 use crate::executor::{Ended, Used};
 use crate::gate::Ruling;
 use crate::idempotency::Earlier;
@@ -31,7 +31,6 @@ pub(crate) struct Captured {
     pub(crate) completion: Completion,
 }
 
-/// What a receipt is made from.
 struct Account<'a> {
     ticket: &'a Ticket,
     request: &'a effectd_contracts::ActionRequest,
@@ -52,45 +51,6 @@ struct Account<'a> {
     artifacts: &'a [KeptArtifact],
     /// Nothing in its parameters is secret, though no tool says so.
     plain: bool,
-    /// What was made up of it already.
-    ahead: Option<Ahead>,
-}
-
-/// Most text in the parameters of which something is made up ahead.
-const AHEAD_BYTES_MAX: usize = 16_384;
-
-fn is_nested(value: &Value) -> bool {
-    value.is_object() || value.is_array()
-}
-
-/// What stands in a receipt whatever the tool does, made up while it runs.
-#[derive(Debug)]
-pub(crate) struct Ahead {
-    inputs: Map<String, Value>,
-    decision: Option<DecisionRecord>,
-}
-
-impl Ahead {
-    /// For an action that runs. Of long parameters it is made when all is over: whoever waits for the tool would be late.
-    pub(crate) fn of(parts: &Parts, gated: &Gated) -> Option<Self> {
-        let (params, spec) = (gated.params(), gated.entry().spec());
-        let bytes: usize = params.values().filter_map(Value::as_str).map(str::len).sum();
-        let is_short = bytes <= AHEAD_BYTES_MAX && !params.values().any(is_nested);
-        let shown = |name: &str| Shown::param(Some(spec), name);
-        is_short.then(|| Self::made(parts, params, Some(gated.ruling()), shown))
-    }
-
-    fn made(
-        parts: &Parts,
-        params: &Map<String, Value>,
-        ruling: Option<&Ruling>,
-        how: impl Fn(&str) -> Shown,
-    ) -> Self {
-        Self {
-            inputs: shown(parts, params, how),
-            decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
-        }
-    }
 }
 
 /// The receipt of an action that ran.
@@ -107,15 +67,14 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
         key: claimed.terms().key.clone(),
         result: ended.result.as_ref(),
         outcome: ended.outcome,
-        attempts: ended.attempts.clone(),
-        used: ended.used,
-        isolation: ended.isolation.clone(),
+        attempts: ended.runs.attempts.clone(),
+        used: ended.runs.used,
+        isolation: ended.runs.isolation.clone(),
         effects: ended.effects.clone(),
         preview: previewed(&action.ticket, claimed.earlier(), ended),
         allowed: Millis::from(action.state.timeout()),
-        artifacts: &ended.artifacts,
+        artifacts: &ended.runs.artifacts,
         plain: false,
-        ahead: claimed.take_ahead(),
     };
     let (receipt, body) = receipt(parts, key, account);
     let changed = match &receipt.effects {
@@ -145,7 +104,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
     };
     let params_digest = claimed.terms().params_digest;
     let is_letter = ended.dead_letter || comes_back(parts, &action.ticket.action_id, ended.outcome);
-    let letter = is_letter.then(|| letter(&action.ticket, &action.request, &receipt, &ended.attempts));
+    let letter = is_letter.then(|| letter(&action.ticket, &action.request, &receipt, &ended.runs.attempts));
     let completion = completion(
         parts,
         &action.ticket,
@@ -166,7 +125,7 @@ pub(crate) fn ran(parts: &Parts, key: &DeviceKey, action: &Action<Finished>) -> 
 /// The receipt of an action that was refused on its way.
 pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Captured {
     let (action, tool) = (&refusal.action, refusal.tool.as_ref());
-    let effects = if refusal.outcome == Outcome::Indeterminate {
+    let effects = if refusal.outcome() == Outcome::Indeterminate {
         Effects::Possible
     } else {
         Effects::None
@@ -180,7 +139,7 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         ruling: refusal.ruling.as_ref(),
         key: action.request.idempotency_key.clone(),
         result: Err(&refusal.failure),
-        outcome: refusal.outcome,
+        outcome: refusal.outcome(),
         attempts: Vec::new(),
         used: Used::default(),
         isolation: None,
@@ -189,10 +148,9 @@ pub(crate) fn refused(parts: &Parts, key: &DeviceKey, refusal: &Refusal) -> Capt
         allowed: Millis::ZERO,
         artifacts: &[],
         plain: false,
-        ahead: None,
     };
     let (receipt, body) = receipt(parts, key, account);
-    let is_letter = refusal.dead_letter || comes_back(parts, &action.ticket.action_id, refusal.outcome);
+    let is_letter = refusal.dead_letter || comes_back(parts, &action.ticket.action_id, refusal.outcome());
     let letter = is_letter.then(|| letter(&action.ticket, &action.request, &receipt, &[]));
     let digest = parts.identity.keyed(&action.request.params_digest());
     let completion = completion(
@@ -236,7 +194,6 @@ pub(crate) fn acted(
         allowed: Millis::ZERO,
         artifacts: &[],
         plain: true,
-        ahead: None,
     };
     let (receipt, body) = receipt(parts, key, account);
     let digest = parts.identity.keyed(&action.request.params_digest());
@@ -253,23 +210,18 @@ pub(crate) fn acted(
 }
 
 /// The receipt, and its canonical text.
-fn receipt(parts: &Parts, key: &DeviceKey, mut account: Account<'_>) -> (Receipt, String) {
-    let Ahead {
-        inputs: told,
-        decision,
-    } = account.ahead.take().unwrap_or_else(|| {
-        let how = |name: &str| {
-            let how = Shown::param(account.spec, name);
-            if account.plain {
-                Shown::InClear
-            } else if how == Shown::InClear && account.unfit.contains(name) {
-                Shown::AsDigest
-            } else {
-                how
-            }
-        };
-        Ahead::made(parts, account.params, account.ruling, how)
-    });
+fn receipt(parts: &Parts, key: &DeviceKey, account: Account<'_>) -> (Receipt, String) {
+    let how = |name: &str| {
+        let how = Shown::param(account.spec, name);
+        if account.plain {
+            Shown::InClear
+        } else if how == Shown::InClear && account.unfit.contains(name) {
+            Shown::AsDigest
+        } else {
+            how
+        }
+    };
+    let told = shown(parts, account.params, how);
     let Account {
         ticket,
         request,
@@ -309,7 +261,7 @@ fn receipt(parts: &Parts, key: &DeviceKey, mut account: Account<'_>) -> (Receipt
         tool_version: spec.map(|spec| spec.version.clone()),
         principal: ticket.principal.clone(),
         request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
-        decision,
+        decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
         redacted: ruling.map_or_else(Vec::new, |ruling| ruling.redacted.clone()),
         approval: ticket.approval().cloned(),
         attempts: account.attempts,
@@ -368,7 +320,6 @@ fn cost(parts: &Parts, used: &Used, nothing_ran: bool) -> Cost {
     }
 }
 
-/// How a field stands in a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shown {
     InClear,
@@ -503,7 +454,7 @@ struct Changed {
 /// What an action may have changed that was begun, and may not go on.
 fn may_have_changed(parts: &Parts, refusal: &Refusal) -> Changed {
     let (request, tool) = (&refusal.action.request, refusal.tool.as_ref());
-    let Some(entry) = tool.filter(|_| refusal.outcome == Outcome::Indeterminate) else {
+    let Some(entry) = tool.filter(|_| refusal.outcome() == Outcome::Indeterminate) else {
         return Changed::default();
     };
     let (spec, space) = (entry.spec(), &request.space_id);

@@ -1,4 +1,4 @@
-//! What keeps the pipeline upright under pressure: breakers, rates, windows, budgets, turns.
+//! What keeps the pipeline upright under pressure: breakers, rates, windows, budgets, fair queues.
 //!
 //! Each part is a plain struct that takes the time as a parameter or a clock; none of them is an actor, and none of them is
 //! needed for correctness. What they refuse is told with a code, and what they delay keeps its place on the bus.
@@ -6,11 +6,11 @@
 pub mod breaker;
 pub mod breakers;
 pub mod budgets;
+pub mod fair_queue;
 pub(crate) mod lines;
 pub mod rates;
 pub mod sessions;
 pub(crate) mod surplus;
-pub mod turns;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,40 +24,31 @@ use effectd_contracts::{
 
 pub use breakers::Breakers;
 use budgets::{Budgets, Most, Reservation};
+use fair_queue::{FairQueue, Join, Permit};
 use lines::Lines;
 use rates::{Rates, Throttled};
 use sessions::Sessions;
 use surplus::Surplus;
-use turns::{Join, Turn, Turns};
 
 use crate::limits;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 
-/// What an operator may set about control under pressure; the defaults are the constants of [`crate::limits`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// When breakers open and how they close again.
     pub breaker: breaker::Rules,
-    /// What may happen how often.
     pub rates: rates::Rules,
-    /// See [`limits::SESSION_ACTIONS_MAX`].
+    /// Actions that one session may ask for within [`limits::SESSION_WINDOW`].
     pub session_actions_max: u32,
-    /// How much a subject may use.
     pub budgets: budgets::Rules,
-    /// See [`limits::SUBJECT_IN_FLIGHT_MAX`].
+    /// Actions in flight of one subject: the others always find a place.
     pub subject_in_flight_max: usize,
-    /// See [`limits::TOOL_IN_FLIGHT_MAX`].
     pub tool_in_flight_max: usize,
-    /// See [`limits::WAITING_MAX`].
+    /// Callers that may wait for a place, in all; a quarter of them for one subject.
     pub waiting_max: usize,
-    /// See [`limits::ADMISSION_WAIT_MAX`].
+    /// How long a caller waits for a place before it is told `overloaded`.
     pub admission_wait_max: Duration,
-    /// See [`limits::STARTS_PER_CORE`].
-    pub starts_per_core: usize,
-    /// See [`limits::STARTS_ALONE_PER_CORE`].
-    pub starts_alone_per_core: usize,
-    /// Subjects that get more than one turn in a round.
+    /// Subjects that get more than one place in a round.
     pub weights: HashMap<SubjectId, u32>,
 }
 
@@ -66,34 +57,29 @@ impl Default for Settings {
         Self {
             breaker: breaker::Rules::default(),
             rates: rates::Rules::default(),
-            session_actions_max: limits::SESSION_ACTIONS_MAX,
+            session_actions_max: 60,
             budgets: budgets::Rules::default(),
-            subject_in_flight_max: limits::SUBJECT_IN_FLIGHT_MAX,
-            tool_in_flight_max: limits::TOOL_IN_FLIGHT_MAX,
-            waiting_max: limits::WAITING_MAX,
-            admission_wait_max: limits::ADMISSION_WAIT_MAX,
-            starts_per_core: limits::STARTS_PER_CORE,
-            starts_alone_per_core: limits::STARTS_ALONE_PER_CORE,
+            subject_in_flight_max: 192,
+            tool_in_flight_max: 192,
+            waiting_max: 1_024,
+            admission_wait_max: Duration::from_secs(1),
             weights: HashMap::new(),
         }
     }
 }
 
-/// All of it, for the stages.
 #[derive(Debug)]
 pub struct Control {
     /// Which tools are not called for now.
     pub breakers: Breakers,
-    /// What happens how often.
     pub rates: Rates,
-    /// What sessions have asked for lately.
     pub sessions: Sessions,
-    /// What subjects have used.
     pub budgets: Budgets,
-    /// Places for actions on their way.
-    pub places: Turns,
-    /// Turns to start a child.
-    pub starts: Turns,
+    /// Places for actions in flight.
+    pub places: FairQueue,
+    /// Places for children that start.
+    pub starts: FairQueue,
+    pub(crate) previews: FairQueue,
     /// Who comes first where several would change one thing.
     pub(crate) lines: Lines,
     /// What one subject has too much of on the bus.
@@ -121,32 +107,38 @@ impl Control {
             tools.clone(),
         );
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let places = turns::Rules {
+        let places = fair_queue::Rules {
             places: in_flight_max,
             subject_max: settings.subject_in_flight_max.min(in_flight_max),
             tool_max: settings.tool_in_flight_max.min(in_flight_max),
             waiting_max: settings.waiting_max,
             weights: settings.weights.clone(),
         };
-        let starts = cores * settings.starts_per_core;
-        // An operator who allows more among several allows as much to one.
-        let alone = starts.max(cores * settings.starts_alone_per_core);
-        let starts = turns::Rules {
+        let starts = cores * limits::STARTS_PER_CORE;
+        let starts = fair_queue::Rules {
             places: starts,
-            subject_max: starts,
-            tool_max: alone,
+            // A subject that comes beside a noisy one finds a place at once.
+            subject_max: starts - starts / 3,
+            tool_max: starts,
+            waiting_max: usize::MAX,
+            weights: settings.weights.clone(),
+        };
+        let previews = fair_queue::Rules {
+            places: limits::PREVIEWS_MAX,
+            subject_max: limits::PREVIEWS_SUBJECT_MAX,
+            tool_max: limits::PREVIEWS_MAX,
             waiting_max: usize::MAX,
             weights: settings.weights.clone(),
         };
         let uncounted = metrics.sessions_uncounted.clone();
-        let places = Turns::new(places);
         Self {
             breakers,
             rates: Rates::new(settings.rates, clock),
             sessions: Sessions::new(store, clock, settings.session_actions_max, uncounted),
             budgets: Budgets::new(settings.budgets, store, clock),
-            starts: Turns::among(starts, &places, alone, clock),
-            places,
+            starts: FairQueue::new(starts),
+            places: FairQueue::new(places),
+            previews: FairQueue::new(previews),
             tools: tools.clone(),
             lines: Lines::default(),
             surplus: Surplus::default(),
@@ -191,11 +183,11 @@ impl Control {
     }
 
     /// A place for an action that comes in through a door; waits for it, not for long.
-    pub(crate) async fn place(&self, request: &ActionRequest, join: Option<Join>) -> Result<Turn, Failure> {
-        let coming = self.places.stand(&request.subject_id, &request.tool_id, join);
-        let coming = coming.map_err(|turns::Crowded| self.overloaded("too many wait already"))?;
+    pub(crate) async fn place(&self, request: &ActionRequest, join: Option<Join>) -> Result<Permit, Failure> {
+        let coming = self.places.acquire(&request.subject_id, &request.tool_id, join);
+        let coming = coming.map_err(|fair_queue::Crowded| self.overloaded("too many wait already"))?;
         match tokio::time::timeout(self.admission_wait_max, coming).await {
-            Ok(Ok(turn)) => Ok(turn),
+            Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => Err(self.overloaded("no place came free in time")),
         }
     }
@@ -206,33 +198,24 @@ impl Control {
             "{} actions are on their way, and {why}; try again shortly",
             self.places.taken()
         );
-        Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY.get())
+        Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY)
     }
 
-    /// Does the work when it is its turn to start, which it may be already. What takes long waits for something other than a
-    /// processor: then the turn goes to the next, and the work goes on.
-    pub(crate) async fn in_turn<T>(
-        &self,
-        request: &ActionRequest,
-        turn: Option<Turn>,
-        work: impl Future<Output = T>,
-    ) -> T {
+    /// Does the work when there is a place to start it. Work that takes long waits for something other than a
+    /// processor: then its place goes to the next, and the work goes on.
+    pub(crate) async fn start<T>(&self, request: &ActionRequest, work: impl Future<Output = T>) -> T {
         let (subject, tool) = (&request.subject_id, &request.tool_id);
-        let turn = match turn {
-            Some(turn) => Some(turn),
-            // Turns are given as long as they live, which is as long as this.
-            None => self.starts.stand_bounded(subject, tool, None).await.ok(),
-        };
+        // The queue lives as long as this, and gives each its permit.
+        let permit = self.starts.enqueue(subject, tool, None).await.ok();
         let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = tokio::time::sleep(limits::START_TIME_MAX.get()) => drop(turn),
+            () = tokio::time::sleep(limits::START_TIME_MAX) => drop(permit),
         }
         work.await
     }
 
-    /// Forgets what is over.
     pub(crate) async fn sweep(&self, now: Monotonic) {
         self.rates.sweep();
         self.surplus.sweep(now);

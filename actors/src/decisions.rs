@@ -1,7 +1,7 @@
 //! Decisions that were accepted: those on the bus, found by the id of their action, and those that are only at the door.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Store, StoreError};
@@ -9,16 +9,15 @@ use effectd_contracts::{
     ActionId, DecisionData, Digest, Event, EventId, Principal, Timestamp, Topic, TraceId, json,
     limits as bounds,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::action::{Action, Place, Stalled, Ticket};
 use crate::limits::{APPROVALS_MAX, REQUEUES_MAX};
 use crate::parts::Parts;
 use crate::pipeline::{Incoming, span};
 
-/// A decision that lies on the bus.
 #[derive(Debug)]
 pub struct Published {
-    /// Its place in the topic.
     pub offset: u64,
     /// What it says; `None` if that cannot be read any more, because it ended long ago and its key is destroyed.
     pub event: Option<Event<DecisionData>>,
@@ -41,14 +40,14 @@ pub fn published(store: &dyn Store, action: &ActionId) -> Result<Option<Publishe
 
 /// How often the decision of this action was requeued, and where it lies since the last time.
 pub fn requeued(store: &dyn Store, action: &ActionId) -> Result<(u32, Option<u64>), StoreError> {
-    published_again(store, REQUEUES_MAX.get(), |n| {
+    published_again(store, REQUEUES_MAX, |n| {
         Event::<DecisionData>::id_for_requeue(action, n)
     })
 }
 
 /// How often the decision of this action was approved by a person, and where it lies since the last time.
 pub fn approvals(store: &dyn Store, action: &ActionId) -> Result<(u32, Option<u64>), StoreError> {
-    published_again(store, APPROVALS_MAX.get(), |n| {
+    published_again(store, APPROVALS_MAX, |n| {
         Event::<DecisionData>::id_for_approval(action, n)
     })
 }
@@ -142,7 +141,7 @@ fn read_at(store: &dyn Store, offset: u64) -> Result<Option<Event<DecisionData>>
         .filter(|event| event.offset == offset)
         .and_then(|event| event.body.bytes());
     // The envelope adds little to the largest request.
-    Ok(body.and_then(|body| json::parse(body, 2 * bounds::REQUEST_BYTES_MAX).ok()))
+    Ok(body.and_then(|body| json::parse_stored(body, 2 * bounds::REQUEST_BYTES_MAX).ok()))
 }
 
 /// Decisions whose askers wait at the door, and which may not be on disk yet. Bounded by the places for actions on their
@@ -158,7 +157,7 @@ pub(crate) struct Standing {
 
 impl AtDoor {
     fn lock(&self) -> MutexGuard<'_, HashMap<ActionId, Vec<Arc<Incoming>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn enter(&self, incoming: &Arc<Incoming>) -> Standing {

@@ -27,7 +27,6 @@ use crate::held::entries;
 use crate::limits::{ERASURE_HELD_MAX, ERASURE_PAGE, ERASURE_SUBJECTS_MAX};
 use crate::{artifacts, letters};
 
-/// The topic that tells of erasures.
 pub const TOPIC: &str = "ERASURES";
 const EVENT_TYPE: &str = "effectd.subject.erased.v1";
 
@@ -43,7 +42,6 @@ pub struct Progress {
 /// What an erasure did, or would do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Erased {
-    /// Dead letters.
     pub letters: u64,
     /// Blobs: what the subjects' actions replaced or wrote, and what their tools said at length.
     pub blobs: u64,
@@ -53,9 +51,7 @@ pub struct Erased {
     pub held: Vec<String>,
     /// Epochs in which something is still under way: ask again.
     pub waiting: u64,
-    /// How far it has come.
     pub progress: Progress,
-    /// All is done.
     pub done: bool,
 }
 

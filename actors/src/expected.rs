@@ -6,24 +6,16 @@
 
 use effectd_contracts::{CallMode, Code, Failure, Phase, Seen, Standing};
 
-use crate::action::{Action, Claimed};
+use crate::executor::Course;
 use crate::idempotency::Earlier;
-use crate::parts::Parts;
-use crate::preimage::{self, Prepared};
+use crate::preimage;
 use crate::preview::{Change, Preview};
 
-/// What a run must find. Whether nothing has run before that may have had its effect is said with the mode.
-pub(crate) async fn expected(
-    parts: &Parts,
-    action: &Action<Claimed>,
-    prepared: &Prepared,
-    (mode, first): (CallMode, bool),
-) -> Result<Vec<Seen>, Failure> {
+/// What a run must find.
+pub(crate) async fn expected(course: &Course<'_>, mode: CallMode) -> Result<Vec<Seen>, Failure> {
+    let (parts, action, prepared) = (course.parts, course.action, &course.prepared);
     let ticket = &action.ticket;
-    let begun = match action.state.earlier() {
-        Earlier::No => !first,
-        Earlier::Interrupted(_) => true,
-    };
+    let begun = course.touched || *action.state.earlier() != Earlier::No;
     if mode != CallMode::Run || (ticket.preview.is_none() && ticket.expect.is_empty()) {
         return Ok(Vec::new());
     }
@@ -78,7 +70,6 @@ fn changes(preview: &Preview) -> &[Change] {
 struct Agreed<'a> {
     /// What was seen when it was agreed to.
     expect: &'a [Seen],
-    /// What was to change.
     changes: &'a [Change],
     /// What stood there before its first run.
     before: &'a [Seen],

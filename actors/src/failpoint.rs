@@ -46,21 +46,17 @@ pub const POINTS: [&str; 34] = [
     "operation.recorded",
 ];
 
-/// Passes a point with an action in hand.
 #[cfg(not(feature = "failpoints"))]
 pub(crate) async fn hit(_: &'static str, _: &ActionId) {}
 
-/// Passes a point without one.
 #[cfg(not(feature = "failpoints"))]
 pub(crate) async fn hit_idle(_: &'static str) {}
 
-/// Passes a point with an action in hand.
 #[cfg(feature = "failpoints")]
 pub(crate) async fn hit(name: &'static str, action: &ActionId) {
     armed::hit(name, Some(action)).await;
 }
 
-/// Passes a point without one.
 #[cfg(feature = "failpoints")]
 pub(crate) async fn hit_idle(name: &'static str) {
     armed::hit(name, None).await;
@@ -72,33 +68,28 @@ pub use armed::{Fault, Trap, arm};
 #[cfg(feature = "failpoints")]
 mod armed {
     use std::io::Write;
-    use std::sync::{Mutex, OnceLock, PoisonError};
+    use std::sync::OnceLock;
 
     use effectd_contracts::ActionId;
+    use parking_lot::Mutex;
 
-    /// What happens at an armed point.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault {
         /// The process says where it is, and waits to be killed.
         Stop,
-        /// The worker panics.
         Panic,
         /// The worker never goes on.
         Stall,
     }
 
-    /// A fault at a point.
     #[derive(Debug, Clone)]
     pub struct Trap {
-        /// Which point.
         pub point: String,
         /// For which action; for any, if none is named.
         pub action: Option<ActionId>,
-        /// At which pass.
         pub nth: u64,
         /// At how many passes from then on.
         pub times: u64,
-        /// What happens.
         pub fault: Fault,
     }
 
@@ -119,11 +110,10 @@ mod armed {
         })
     }
 
-    /// Arms a point of this process.
     pub fn arm(trap: Trap) {
         let known = super::POINTS.contains(&trap.point.as_str());
         assert!(known, "{} is not in the list of points", trap.point);
-        let mut traps = traps().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut traps = traps().lock();
         traps.push(Set { trap, passed: 0 });
     }
 
@@ -144,7 +134,7 @@ mod armed {
     }
 
     fn sprung(name: &str, action: Option<&ActionId>) -> Option<Fault> {
-        let mut traps = traps().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut traps = traps().lock();
         let meant = traps.iter_mut().filter(|set| {
             set.trap.point == name && (set.trap.action.is_none() || set.trap.action.as_ref() == action)
         });

@@ -10,21 +10,19 @@ use effectd_contracts::{
     Timestamp, TraceId,
 };
 use effectd_policy::{Decision, Facts, Inspection, Policy, Verdict, evaluate, inspect};
-use ractor::ActorProcessingErr;
-use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
-use crate::action::{Action, Ticket, Validated};
+use crate::action::{Action, Validated};
 use crate::failpoint::hit;
 use crate::held::stage::Evidence;
 use crate::limits::OVERLOAD_RETRY;
-use crate::messages::{Consult, Judge, Record, Refusal, Settle};
+use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
 use crate::preview::{self, Preview, Trial};
 use crate::registry::Entry;
 use crate::review;
-use crate::stage::{PanicWatch, bounded, pass};
+use crate::stage::{Address, Stage, pass, put_off};
 use crate::switches::Switches;
 
 /// The policy permits it.
@@ -39,18 +37,14 @@ pub struct Gated {
 /// Why nothing is to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
-    /// The request asks for it.
     Asked,
     /// The operator has paused effects.
     Paused,
 }
 
-/// What the policy said, and by which facts.
 #[derive(Debug, Clone)]
 pub struct Ruling {
-    /// What it said.
     pub decision: Decision,
-    /// By which facts.
     pub facts: Facts,
     /// What redaction removed from the parameters.
     pub redacted: Vec<Redaction>,
@@ -60,27 +54,15 @@ pub struct Ruling {
 #[derive(Debug)]
 pub struct Asked(Gated);
 
+impl std::ops::Deref for Asked {
+    type Target = Gated;
+
+    fn deref(&self) -> &Gated {
+        &self.0
+    }
+}
+
 impl Asked {
-    /// The tool.
-    pub fn entry(&self) -> &Arc<Entry> {
-        &self.0.entry
-    }
-
-    /// What the policy said.
-    pub fn ruling(&self) -> &Ruling {
-        &self.0.ruling
-    }
-
-    /// The parameters after redaction.
-    pub fn params(&self) -> &Arc<Map<String, Value>> {
-        &self.0.params
-    }
-
-    /// Whether nothing is to be changed, and why.
-    pub fn dry_run(&self) -> Option<DryRun> {
-        self.0.dry_run
-    }
-
     /// Somebody said yes to exactly this.
     pub(crate) fn permitted(self, _: &Evidence) -> Gated {
         self.0
@@ -88,12 +70,10 @@ impl Asked {
 }
 
 impl Gated {
-    /// The tool.
     pub fn entry(&self) -> &Arc<Entry> {
         &self.entry
     }
 
-    /// What the policy said.
     pub fn ruling(&self) -> &Ruling {
         &self.ruling
     }
@@ -103,7 +83,6 @@ impl Gated {
         &self.params
     }
 
-    /// Whether nothing is to be changed, and why.
     pub fn dry_run(&self) -> Option<DryRun> {
         self.dry_run
     }
@@ -112,49 +91,57 @@ impl Gated {
 #[derive(Clone)]
 pub(crate) struct Gate {
     pub(crate) parts: Arc<Parts>,
-    pub(crate) holder: FactoryRef<(), Consult>,
-    pub(crate) idempotency: FactoryRef<(), Settle>,
-    pub(crate) recorder: FactoryRef<(), Record>,
+    pub(crate) holder: Address<Action<Asked>>,
+    pub(crate) idempotency: Address<Action<Gated>>,
+    pub(crate) recorder: Address<Record>,
 }
 
-impl Worker for Gate {
-    type Key = ();
-    type Message = Judge;
-    type Arguments = ();
-    type State = ();
+impl Stage for Gate {
+    const NAME: &'static str = "gate";
+    type Message = Action<Validated>;
 
-    async fn pre_start(
-        &self,
-        _: WorkerId,
-        _: &FactoryRef<(), Judge>,
-        (): (),
-    ) -> Result<(), ActorProcessingErr> {
-        Ok(())
+    fn parts(&self) -> &Arc<Parts> {
+        &self.parts
     }
 
-    async fn handle(
-        &self,
-        _: WorkerId,
-        _: &FactoryRef<(), Judge>,
-        job: Job<(), Judge>,
-        (): &mut (),
-    ) -> Result<(), ActorProcessingErr> {
-        let Judge(action) = job.msg;
-        if self.parts.policy().foresees() {
-            // Some rule looks at what would change, so this may take a sandbox and seconds: there are only so many workers, and
-            // others, who need no preview, would wait for them.
-            let (gate, mut halt) = (self.clone(), self.parts.halt.subscribe());
-            tokio::spawn(async move {
-                tokio::select! {
-                    biased;
-                    _ = halt.wait_for(|halted| *halted) => {}
-                    () = gate.work(action) => {}
+    /// If some rule looks at what would change, a preview takes a sandbox and seconds.
+    fn may_take_long(&self) -> bool {
+        self.parts.policy().foresees()
+    }
+
+    async fn work(&self, mut action: Action<Validated>, _: &Address<Action<Validated>>) {
+        hit("gate.begin", &action.ticket.action_id).await;
+        let (ruling, judged) = match self.judge(&mut action).await {
+            Ok(judgement) => judgement,
+            Err(failure) => return put_off(&self.parts, *action.ticket, &failure, OVERLOAD_RETRY),
+        };
+        hit("gate.end", &action.ticket.action_id).await;
+        match judged {
+            Ok((params, dry_run, ask)) => {
+                let action = action.advance(|state| Gated {
+                    entry: state.entry().clone(),
+                    ruling: Box::new(ruling),
+                    params,
+                    dry_run,
+                });
+                if ask {
+                    pass(&self.holder, action.advance(Asked));
+                } else {
+                    pass(&self.idempotency, action);
                 }
-            });
-        } else {
-            self.work(action).await;
+            }
+            Err(failure) => {
+                let tool = Some(action.state.entry().clone());
+                let (dead_letter, failure) = self.held_for_review(&action.request, failure).await;
+                let refusal = Refusal {
+                    tool,
+                    ruling: Some(ruling),
+                    dead_letter,
+                    ..Refusal::new(action, failure)
+                };
+                pass(&self.recorder, refusal.into());
+            }
         }
-        Ok(())
     }
 }
 
@@ -162,57 +149,6 @@ impl Worker for Gate {
 type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>, bool), Failure>;
 
 impl Gate {
-    async fn work(&self, action: Action<Validated>) {
-        let _watch = PanicWatch::new("gate", &self.parts);
-        let stalled = action.ticket.stalled.clone();
-        let limit = self.parts.lease_ttl;
-        let work = Box::pin(self.pass_judgement(action));
-        bounded(&self.parts, "gate", limit, &stalled, work).await;
-    }
-
-    async fn pass_judgement(&self, action: Action<Validated>) {
-        action.hop("gate");
-        hit("gate.begin", &action.ticket.action_id).await;
-        let mut action = action;
-        let (ruling, judged) = match self.judge(&mut action).await {
-            Ok(judgement) => judgement,
-            Err(failure) => return later(&self.parts, *action.ticket, &failure),
-        };
-        hit("gate.end", &action.ticket.action_id).await;
-        match judged {
-            Ok((params, dry_run, ask)) => {
-                let earn = |state: Validated| Gated {
-                    entry: state.entry().clone(),
-                    ruling: Box::new(ruling),
-                    params,
-                    dry_run,
-                };
-                let action = action.advance(earn);
-                if ask {
-                    pass(&self.holder, Consult(action.advance(Asked)));
-                } else {
-                    pass(&self.idempotency, Settle(action));
-                }
-            }
-            Err(failure) => {
-                let tool = Some(action.state.entry().clone());
-                let outcome = failure.code.outcome();
-                let (dead_letter, failure) = self.held_for_review(&action.request, failure).await;
-                let action = action.advance(|_| ());
-                let refusal = Refusal {
-                    action,
-                    tool,
-                    ruling: Some(ruling),
-                    failure,
-                    dead_letter,
-                    outcome,
-                    fence: None,
-                };
-                pass(&self.recorder, Record::Refused(Box::new(refusal)));
-            }
-        }
-    }
-
     /// Whether what is refused is held for review, as a dead letter, sealed; and what it is told otherwise.
     async fn held_for_review(&self, request: &ActionRequest, failure: Failure) -> (bool, Failure) {
         if failure.code.outcome() != Outcome::Quarantined {
@@ -243,15 +179,12 @@ impl Gate {
             accepted_at: ticket.accepted_at,
             trace_id: &ticket.trace_id,
         };
-        let judging = assess(&self.parts, &question).instrument(span);
-        let (
-            Assessed {
-                ruling,
-                inspection,
-                preview,
-            },
+        let Assessed {
+            ruling,
+            inspection,
+            preview,
             before,
-        ) = judging.await?;
+        } = assess(&self.parts, &question).instrument(span).await?;
         let (request, entry) = (&action.request, action.state.entry());
         action.ticket.preview = preview.map(Box::new);
         // What a rule looked at is what must be there when it happens.
@@ -295,7 +228,6 @@ impl Gate {
     }
 }
 
-/// A request, and who asks.
 pub(crate) struct Question<'a> {
     pub(crate) request: &'a ActionRequest,
     pub(crate) entry: &'a Entry,
@@ -311,16 +243,13 @@ pub(crate) struct Assessed {
     pub(crate) inspection: Inspection,
     /// What would change, if some rule looks at that.
     pub(crate) preview: Option<Preview>,
+    /// What stood there when that was found out.
+    before: Vec<Seen>,
 }
 
-/// Judges a request. If some rule looks at what would change, that is found out first; but nothing is tried out for who is
-/// refused whatever it would be.
-pub(crate) async fn foreseeing(parts: &Parts, question: &Question<'_>) -> Result<Assessed, Failure> {
-    Ok(assess(parts, question).await?.0)
-}
-
-/// The same, with what stood there when it was found out. The error is that there was no turn to find it out.
-async fn assess(parts: &Parts, question: &Question<'_>) -> Result<(Assessed, Vec<Seen>), Failure> {
+/// Judges a request. If some rule looks at what would change, that is found out first; but nothing is tried out for a request
+/// that is refused whatever it would change. The error is that there was no turn to find it out.
+pub(crate) async fn assess(parts: &Parts, question: &Question<'_>) -> Result<Assessed, Failure> {
     let Question { request, entry, .. } = question;
     let policy = parts.policy();
     let mut inspection = inspect(&request.params, entry.spec(), &policy);
@@ -354,7 +283,7 @@ async fn assess(parts: &Parts, question: &Question<'_>) -> Result<(Assessed, Vec
         decision = evaluate(&facts, &policy);
         preview = Some(seen);
     }
-    let assessed = Assessed {
+    Ok(Assessed {
         ruling: Ruling {
             decision,
             facts,
@@ -362,20 +291,8 @@ async fn assess(parts: &Parts, question: &Question<'_>) -> Result<(Assessed, Vec
         },
         inspection,
         preview,
-    };
-    Ok((assessed, before))
-}
-
-/// Puts an action off that cannot be looked at now: who asks is told when to come back; what is on the bus comes back by itself.
-pub(crate) fn later(parts: &Parts, mut ticket: Ticket, failure: &Failure) {
-    tracing::info!(parent: &ticket.span, trace_id = %ticket.trace_id, code = %failure.code, "put off");
-    if !ticket.refuse_at_door(failure)
-        && let Some(lease) = ticket.lease()
-    {
-        // Not a failed delivery, only a later one.
-        drop(parts.store.defer(lease, OVERLOAD_RETRY.get()));
-        ticket.settled();
-    }
+        before,
+    })
 }
 
 /// Whether it might be permitted, or at least asked about, if only little would change.

@@ -6,7 +6,6 @@ use effectd_policy::Facts;
 
 use crate::limits::ASKS_LOOKED_AT_MAX;
 
-/// Some receipts.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Page {
     /// The receipts; may be none although there are more.
@@ -75,7 +74,7 @@ pub fn asks(store: &dyn Store, tool: &ToolId) -> Result<Vec<Facts>, StoreError> 
             asks.extend(asked.and_then(|decision| Facts::from_record(&decision).ok()));
         }
         query.cursor = page.cursor;
-        if query.cursor.is_none() || looked >= ASKS_LOOKED_AT_MAX.get() {
+        if query.cursor.is_none() || looked >= ASKS_LOOKED_AT_MAX {
             return Ok(asks);
         }
     }

@@ -5,7 +5,7 @@
 //! promise, and there is no other way to sign with a running device.
 
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use effectd_bus::LogStanding;
@@ -14,20 +14,19 @@ use effectd_contracts::{
     AmendmentEntry, Digest, EntryKind, KeyEntry, LogHead, Receipt, Signature, Timestamp, canonical,
 };
 use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::RwLock;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::Sha256;
 use tokio::sync::{Mutex, MutexGuard, RwLock as Turns, RwLockReadGuard, RwLockWriteGuard};
 use zeroize::Zeroizing;
 
-/// One key that signs for a device.
 pub struct DeviceKey {
     key: SigningKey,
     /// Its name, which every signature has.
     id: String,
 }
 
-/// The keys of one device.
 pub struct Identity {
     key: RwLock<Arc<DeviceKey>>,
     turns: Turns<()>,
@@ -58,7 +57,7 @@ impl Deref for Signing<'_> {
 impl Changing<'_> {
     /// Lets this key sign from now on.
     pub fn set(&self, key: DeviceKey) {
-        *self.identity.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+        *self.identity.key.write() = Arc::new(key);
     }
 }
 
@@ -86,13 +85,10 @@ impl std::fmt::Debug for Changing<'_> {
     }
 }
 
-/// A signature that does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureInvalid {
-    /// There is none.
     #[error("it is not signed")]
     Missing,
-    /// Another key made it.
     #[error("it was signed by another key")]
     OtherKey,
     /// It is not a signature over this content.
@@ -113,7 +109,7 @@ impl Identity {
 
     /// The key that signs now, for whoever has the device for himself. In a running one, [`Identity::signing`].
     pub fn key(&self) -> Arc<DeviceKey> {
-        self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.key.read().clone()
     }
 
     /// The name of the key that signs now.
@@ -164,7 +160,6 @@ impl Identity {
 }
 
 impl DeviceKey {
-    /// From its secret part.
     pub fn new(seed: &[u8; 32]) -> Self {
         let key = SigningKey::from_bytes(seed);
         let id = key_id(key.verifying_key().as_bytes());
@@ -184,14 +179,8 @@ impl DeviceKey {
     /// Signs the receipt: everything in it but the signature, in canonical form. Gives the canonical form of all of it.
     pub fn sign(&self, receipt: &mut Receipt) -> String {
         receipt.signature = None;
-        let signed = canonical::Object::of(receipt).and_then(|bare| {
-            let signature = self.signature(bare.text());
-            let text = bare.with("signature", &signature)?;
-            receipt.signature = Some(signature);
-            Ok(text)
-        });
-        // As for `text_of`.
-        signed.unwrap_or_default()
+        receipt.signature = Some(self.signature(&text_of(receipt)));
+        text_of(receipt)
     }
 
     /// Signs what was known later about a receipt.
@@ -268,7 +257,6 @@ pub fn key_id(public_key: &[u8; 32]) -> String {
     Digest::of(public_key).hex()[..16].to_owned()
 }
 
-/// The text that is signed.
 pub(crate) fn text_of(value: &impl Serialize) -> String {
     // What is signed is plain data with text keys, for which serde_json has no failure.
     canonical::of(value).unwrap_or_default()

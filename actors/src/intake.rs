@@ -7,25 +7,24 @@ use effectd_bus::{Delivery, StoreError};
 use effectd_contracts::{
     ActionId, Code, DecisionData, Event, Failure, Phase, Timestamp, Topic, json, limits as bounds,
 };
-use ractor::factory::FactoryRef;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::action::{Action, Place, Stalled, Ticket, Way};
+use crate::action::{Action, Place, Stalled, Submitted, Ticket, Way};
 use crate::control::budgets::Reservation;
-use crate::control::turns::Turn;
+use crate::control::fair_queue::Permit;
 use crate::decisions::identity_of;
 use crate::failpoint::{hit, hit_idle};
 use crate::held::stage::has_intent;
 use crate::idempotency::ID_TAKEN;
 use crate::letters::set_aside;
-use crate::messages::{Record, Refusal, Validate};
+use crate::messages::{Record, Refusal};
 use crate::open::intent_of;
 use crate::parts::Parts;
 use crate::pipeline::{group, span};
 use crate::preimage;
 use crate::seize::{Seized, seize};
-use crate::stage::pass;
+use crate::stage::{Address, pass};
 use crate::switches::{Restored, Switches};
 
 /// Looks for decisions. There is one, restarted when it dies.
@@ -35,8 +34,8 @@ pub(crate) struct Intake {
     /// Room for those that wait for their turn. Kept by the supervisor: whoever waits outlives an intake that died.
     pub(crate) ahead: Arc<Semaphore>,
     pub(crate) permits: Arc<Semaphore>,
-    pub(crate) validator: FactoryRef<(), Validate>,
-    pub(crate) recorder: FactoryRef<(), Record>,
+    pub(crate) validator: Address<Action<Submitted>>,
+    pub(crate) recorder: Address<Record>,
 }
 
 /// The only message: look.
@@ -55,7 +54,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The pause between two looks whether what a restore left may go on.
 const HELD_BACK_PAUSE: Duration = Duration::from_millis(200);
 
-/// What it goes by.
 pub(crate) struct Watching {
     news: effectd_bus::Watch,
     past: Past,
@@ -129,7 +127,7 @@ impl Intake {
         let Ok(first) = self.ahead.clone().acquire_owned().await else {
             return Err(StoreError::Closed);
         };
-        let most = effectd_bus::limits::LEASE_EVENTS_MAX.get() - 1;
+        let most = effectd_bus::limits::LEASE_EVENTS_MAX - 1;
         let room = 1 + self.ahead.available_permits().min(most);
         hit_idle("intake.before_lease").await;
         let leased = self
@@ -242,17 +240,14 @@ impl Intake {
         };
         let places = &parts.control.places;
         let join = preimage::join(parts, request, request.digest());
-        let mut coming = places.stand_bounded(&request.subject_id, &request.tool_id, join);
+        let mut coming = places.enqueue(&request.subject_id, &request.tool_id, join);
         if let Ok(turn) = coming.try_recv() {
             drop(ahead);
             among.begin(now);
             self.begin(delivery, event, (turn, reserved)).await;
             return true;
         }
-        let until = parts
-            .clock
-            .monotonic()
-            .plus(effectd_bus::limits::LEASE_TTL_MAX.get());
+        let until = parts.clock.monotonic().plus(effectd_bus::limits::LEASE_TTL_MAX);
         let kept = parts.leases.keep(delivery.lease_id, until);
         let intake = self.clone();
         tokio::spawn(async move {
@@ -269,7 +264,7 @@ impl Intake {
         &self,
         delivery: Delivery,
         event: Event<DecisionData>,
-        (mut turn, reserved): (Turn, Option<Reservation>),
+        (mut turn, reserved): (Permit, Option<Reservation>),
     ) {
         let Ok(permit) = self.permits.clone().acquire_owned().await else {
             // The runtime stops: the next start finds the decision on the bus, and this delivery was none.
@@ -303,16 +298,11 @@ impl Intake {
             let message = format!("delivered {deliveries} times, and each time the work on it died");
             self.give_up(action, message).await;
         } else {
-            pass(&self.validator, Validate(action));
+            pass(&self.validator, action);
         }
     }
 
-    fn action(
-        &self,
-        delivery: &Delivery,
-        event: Event<DecisionData>,
-        place: Place,
-    ) -> Action<crate::action::Submitted> {
+    fn action(&self, delivery: &Delivery, event: Event<DecisionData>, place: Place) -> Action<Submitted> {
         let digest = identity_of(&self.parts, &event.data);
         let DecisionData {
             request,
@@ -371,19 +361,17 @@ impl Intake {
     }
 
     /// A decision that is not tried any more ends here, with a receipt and a dead letter.
-    async fn give_up(&self, action: Action<crate::action::Submitted>, message: String) {
+    async fn give_up(&self, action: Action<Submitted>, message: String) {
         let tool = self.parts.registry.get(&action.request.tool_id).cloned();
         let (fence, code) = match seize(&self.parts, &action).await {
             Ok(Seized::Held { fence, begun: true }) => (fence, Code::OutcomeUnknown),
             Ok(Seized::Held { fence, begun: false }) => (fence, Code::Internal),
             Ok(Seized::Ended(receipt_id)) => {
-                let action = Box::new(action.advance(|_| ()));
-                return pass(&self.recorder, Record::Before { action, receipt_id });
+                return pass(&self.recorder, Record::before(action, receipt_id));
             }
             Ok(Seized::Conflict) => {
                 let failure = Failure::new(Code::ActionConflict, Phase::Settle, ID_TAKEN);
-                let action = Box::new(action.advance(|_| ()));
-                return pass(&self.recorder, Record::Unrecorded { action, failure });
+                return pass(&self.recorder, Record::unrecorded(action, failure));
             }
             // The ticket is dropped: the decision comes again, as exhausted as it is.
             Ok(Seized::Alive | Seized::Busy) => return,
@@ -394,22 +382,19 @@ impl Intake {
         };
         let failure = Failure::new(code, Phase::Settle, message);
         let refusal = Refusal {
-            outcome: failure.code.outcome(),
-            action: action.advance(|_| ()),
             tool,
-            ruling: None,
-            failure,
             fence: Some(fence),
             dead_letter: true,
+            ..Refusal::new(action, failure)
         };
-        pass(&self.recorder, Record::Refused(Box::new(refusal)));
+        pass(&self.recorder, refusal.into());
     }
 }
 
 fn read(delivery: &Delivery) -> Option<Event<DecisionData>> {
     let body = delivery.event.body.bytes()?;
     // The envelope adds little to the largest request.
-    json::parse(body, 2 * bounds::REQUEST_BYTES_MAX).ok()
+    json::parse_stored(body, 2 * bounds::REQUEST_BYTES_MAX).ok()
 }
 
 fn since(earlier: Timestamp, now: Timestamp) -> Duration {

@@ -12,9 +12,7 @@ use crate::stage::body;
 /// by the promise under which it was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// Which tool.
     pub tool_id: ToolId,
-    /// Which version of it.
     pub tool_version: String,
     /// What may be done when it is not known whether it ran.
     pub repeat: Repeat,
@@ -64,7 +62,6 @@ impl Content {
 }
 
 impl Intent {
-    /// The bytes that are stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         body(self)
     }
@@ -92,7 +89,7 @@ mod tests {
 
     #[test]
     fn contents_come_back_as_they_were_whether_text_or_not() {
-        let most = INTENT_CONTENTS_BYTES_MAX.get();
+        let most = INTENT_CONTENTS_BYTES_MAX;
         let hard = [vec![0; most], vec![b'"'; most], vec![0xff; most]];
         let easy = [b"a \"word\"\r\n\t".to_vec(), (0..=255).collect(), Vec::new()];
         for content in hard.into_iter().chain(easy) {

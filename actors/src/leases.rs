@@ -4,13 +4,13 @@
 //! nothing, so its action comes back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{LeaseId, Store};
 use effectd_contracts::{Clock, Monotonic};
+use parking_lot::{Mutex, MutexGuard};
 
-/// The deliveries that are kept.
 #[derive(Clone, Default)]
 pub(crate) struct Leases(Arc<Mutex<HashMap<LeaseId, Monotonic>>>);
 
@@ -22,7 +22,7 @@ pub(crate) struct Kept {
 
 impl Leases {
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseId, Monotonic>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Keeps the delivery, at most until then.

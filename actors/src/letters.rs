@@ -17,13 +17,10 @@ use crate::preview;
 /// What became of a letter that somebody wanted to be rid of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Now {
-    /// Its decision is on the bus again.
     Requeued,
-    /// It is forgotten.
     Purged,
     /// It is no dead letter any more, or never was.
     Gone,
-    /// It stays, for this reason.
     Left(String),
 }
 
@@ -31,8 +28,8 @@ pub enum Now {
 pub fn decision(letter: &StoredLetter) -> Option<DecisionData> {
     let bytes = letter.payload.bytes()?;
     let max = 2 * bounds::REQUEST_BYTES_MAX;
-    let event = json::parse::<Event<DecisionData>>(bytes, max).map(|event| event.data);
-    event.or_else(|_| json::parse(bytes, max)).ok()
+    let event = json::parse_stored::<Event<DecisionData>>(bytes, max).map(|event| event.data);
+    event.or_else(|_| json::parse_stored(bytes, max)).ok()
 }
 
 /// What a decision's tool was to be told, for people who review it: without secrets and personal data, and short.
@@ -221,7 +218,7 @@ fn again(store: &dyn Store, letter: &StoredLetter, now: Timestamp) -> Result<Opt
         return Ok(None);
     };
     let (times, _) = decisions::requeued(store, &decision.request.action_id)?;
-    Ok((times < REQUEUES_MAX.get())
+    Ok((times < REQUEUES_MAX)
         .then(|| event_again(decision, times + 1, now))
         .flatten())
 }

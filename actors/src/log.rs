@@ -16,12 +16,9 @@ use crate::identity::{DeviceKey, Identity};
 use crate::limits::{AMENDMENTS_MAX, KEYS_MAX};
 use crate::parts::Parts;
 
-/// What keys are noted under.
 pub const KEYS: &str = "key";
-/// What heads are noted under.
 pub const HEADS: &str = "head";
 
-/// An entry as it is handed on.
 pub fn line(stored: &StoredEntry) -> Result<LogLine, StoreError> {
     Ok(LogLine {
         index: stored.index,
@@ -206,7 +203,6 @@ pub fn amendments(store: &dyn Store, receipt: &ReceiptId) -> Result<Vec<Amendmen
         .collect())
 }
 
-/// Notes what was known later about a receipt.
 pub async fn amend(
     store: &dyn Store,
     identity: &Identity,

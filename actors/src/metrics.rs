@@ -28,8 +28,6 @@ pub const CACHED_TOTAL: &str = "effectd_actions_cached_total";
 pub const TOOLS_QUARANTINED_TOTAL: &str = "effectd_tools_quarantined_total";
 /// Calls of tools of other programs that were not watched.
 pub const CALLS_UNWATCHED_TOTAL: &str = "effectd_calls_unwatched_total";
-/// Calls that a child had in hand before they were claimed, by what became of them.
-pub const CALLS_EARLY_TOTAL: &str = "effectd_calls_early_total";
 /// Actions between acceptance and receipt.
 pub const IN_FLIGHT: &str = "effectd_actions_in_flight";
 /// Workers that panicked, by stage.
@@ -63,7 +61,6 @@ pub const HOLDS_OPEN: &str = "effectd_approvals_open";
 /// Actions that were given up, by code.
 pub const DEAD_LETTERS_TOTAL: &str = "effectd_dead_letters_total";
 
-/// The pipeline's series.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     pub(crate) actions: IntCounterVec,
@@ -91,13 +88,11 @@ pub struct Metrics {
     pub(crate) held: IntCounter,
     pub(crate) quarantined_tools: IntCounter,
     pub(crate) unwatched_calls: IntCounter,
-    pub(crate) early_calls: IntCounterVec,
     pub(crate) holds_open: IntGauge,
     pub(crate) given_up: IntCounterVec,
 }
 
 impl Metrics {
-    /// Registers the series.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
@@ -173,11 +168,6 @@ impl Metrics {
             in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
             quarantined_tools,
             unwatched_calls,
-            early_calls: counter(
-                CALLS_EARLY_TOTAL,
-                "Calls that a child had in hand before they were claimed, and what became of them",
-                &["what"],
-            )?,
             stage_duration: histogram(STAGE_SECONDS, "How long workers had an action in hand", "stage")?,
             stage_busy: gauges(STAGE_BUSY, "Workers that have an action in hand", "stage")?,
             stage_queue: gauges(STAGE_QUEUE, "Actions that wait for a worker", "stage")?,

@@ -19,15 +19,12 @@ use effectd_contracts::{
 use serde::{Deserialize, Serialize};
 
 use crate::artifacts;
-use crate::limits::{NOTIFICATIONS_MAX, NOTIFICATIONS_PAGE};
+use crate::limits::NOTIFICATIONS_PAGE;
 
-/// How far a delivery got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// Nobody has been told yet.
     Waiting,
-    /// It is being delivered right now.
     Sending,
     /// The desktop has taken it.
     Delivered,
@@ -50,21 +47,16 @@ impl Delivery {
     }
 }
 
-/// One notification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notification {
     /// The receipt of the action that sent it.
     pub receipt_id: ReceiptId,
-    /// Who sent it.
     pub subject_id: SubjectId,
-    /// From which space.
     pub space_id: SpaceId,
     /// When its receipt was written.
     pub sent_at: Timestamp,
-    /// How far its delivery got.
     pub delivery: Delivery,
-    /// Since when.
     pub since: Timestamp,
     /// Why it is not delivered, if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,7 +66,6 @@ pub struct Notification {
 /// One notification as it was read, to be changed only if nobody else did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// What is known of it.
     pub value: Notification,
     version: u64,
 }
@@ -117,17 +108,15 @@ fn kept(entry: &Entry) -> Option<Kept> {
     })
 }
 
-/// What taking up has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TakenUp {
-    /// There may be more.
     more: bool,
     /// Changes whenever anything was taken up.
     version: u64,
 }
 
 /// Takes up what receipts say was sent, a bounded number at a time. Without news it writes nothing.
-async fn take_up(store: &dyn Store, clock: &dyn Clock) -> Result<TakenUp, StoreError> {
+async fn take_up(store: &dyn Store, clock: &dyn Clock, kept_max: usize) -> Result<TakenUp, StoreError> {
     let place = store.entry(&places()?, PLACE)?;
     let version = place.as_ref().map_or(0, |entry| entry.version);
     let stood: Option<Place> = place
@@ -158,7 +147,7 @@ async fn take_up(store: &dyn Store, clock: &dyn Clock) -> Result<TakenUp, StoreE
             swaps.push(swap(family()?, found.receipt_id.as_str(), Expect::Absent, &found));
         }
     }
-    swaps.extend(forgotten(store, swaps.len() - 1)?);
+    swaps.extend(forgotten(store, swaps.len() - 1, kept_max)?);
     let changed = store.change(Change {
         swaps,
         ..Change::default()
@@ -174,10 +163,10 @@ async fn take_up(store: &dyn Store, clock: &dyn Clock) -> Result<TakenUp, StoreE
     }
 }
 
-/// Takes up all that was sent until now, and answers a number that changes whenever anything was taken up, by whomever.
-pub async fn catch_up(store: &dyn Store, clock: &dyn Clock) -> Result<u64, StoreError> {
+/// Takes up all that was sent until now, forgets the oldest beyond `kept_max`, and answers a number that changes whenever anything was taken up, by whomever.
+pub async fn catch_up(store: &dyn Store, clock: &dyn Clock, kept_max: usize) -> Result<u64, StoreError> {
     loop {
-        let taken = take_up(store, clock).await?;
+        let taken = take_up(store, clock, kept_max).await?;
         if !taken.more {
             return Ok(taken.version);
         }
@@ -199,19 +188,14 @@ fn sent(stored: &StoredReceipt, now: Timestamp) -> Option<Notification> {
 }
 
 /// The oldest ones, as many as there are too many with those that are coming.
-fn forgotten(store: &dyn Store, coming: usize) -> Result<Vec<Swap>, StoreError> {
+fn forgotten(store: &dyn Store, coming: usize, kept_max: usize) -> Result<Vec<Swap>, StoreError> {
     if coming == 0 {
         return Ok(Vec::new());
     }
     let (family, mut there, mut after) = (family()?, 0, None::<String>);
     let mut oldest = Vec::new();
     loop {
-        let page = store.entries(
-            &family,
-            "",
-            after.as_deref(),
-            effectd_bus::limits::PAGE_ITEMS_MAX.get(),
-        )?;
+        let page = store.entries(&family, "", after.as_deref(), effectd_bus::limits::PAGE_ITEMS_MAX)?;
         there += page.entries.len();
         let room = FORGET_MAX - oldest.len();
         oldest.extend(page.entries.into_iter().take(room).map(|entry| entry.key));
@@ -220,7 +204,7 @@ fn forgotten(store: &dyn Store, coming: usize) -> Result<Vec<Swap>, StoreError> 
             break;
         }
     }
-    let surplus = (there + coming).saturating_sub(NOTIFICATIONS_MAX.get());
+    let surplus = (there + coming).saturating_sub(kept_max);
     let gone = oldest.into_iter().take(surplus).map(|key| Swap {
         family: family.clone(),
         key,
@@ -238,7 +222,7 @@ pub fn open(store: &dyn Store) -> Result<Vec<Kept>, StoreError> {
             &family()?,
             "",
             after.as_deref(),
-            effectd_bus::limits::PAGE_ITEMS_MAX.get(),
+            effectd_bus::limits::PAGE_ITEMS_MAX,
         )?;
         let here = page.entries.iter().filter_map(kept);
         found
@@ -287,13 +271,10 @@ pub async fn mark(
 /// A notification and what it says, or why that cannot be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// What is known of it.
     pub notification: Notification,
-    /// What it says.
     pub notice: Result<Notice, String>,
 }
 
-/// Some of the notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldPage {
     /// Oldest first.

@@ -13,14 +13,10 @@ use crate::pipeline::group;
 /// Intents looked at in one go.
 const INTENTS: usize = 500;
 
-/// A decision that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpenDecision {
-    /// Its action.
     pub action_id: ActionId,
-    /// What it asks for.
     pub tool_id: ToolId,
-    /// For whom.
     pub subject_id: SubjectId,
     /// It was begun: whether it was done is not known.
     pub begun: bool,
@@ -40,14 +36,14 @@ pub fn open_decisions(store: &dyn Store, before: u64, max: usize) -> Result<Vec<
     let end = before.min(at.saturating_add(OPEN_LOOKED_AT_MAX));
     let mut open = Vec::new();
     while at < end && open.len() < max {
-        let page = store.read(&topic, at, PAGE_ITEMS_MAX.get())?;
+        let page = store.read(&topic, at, PAGE_ITEMS_MAX)?;
         if page.events.is_empty() {
             break;
         }
         for event in page.events {
             at += 1;
             let decision = event.body.bytes().and_then(|body| {
-                json::parse::<Event<DecisionData>>(body, 2 * limits::REQUEST_BYTES_MAX).ok()
+                json::parse_stored::<Event<DecisionData>>(body, 2 * limits::REQUEST_BYTES_MAX).ok()
             });
             let Some(decision) = decision else { continue };
             let request = decision.data.request;

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use effectd_bus::{Expect, FamilyName, StoreError};
 use effectd_contracts::{
@@ -13,6 +13,7 @@ use effectd_contracts::{
     Operation, Origin, Phase, PolicyCtx, Principal, Qos, ReceiptId, SpaceId, SubjectId, Timestamp, ToolId,
     TraceId, canonical,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -30,7 +31,6 @@ const ACTS: &str = "operator-acts";
 /// Where it happens: not in any space of planners.
 const SPACE: &str = "effectd";
 
-/// Something that an operator does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Act {
     /// Nobody can know it beforehand, so nobody can take it.
@@ -59,8 +59,8 @@ impl Acting {
         self.lock().contains(id)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<ActionId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashSet<ActionId>> {
+        self.0.lock()
     }
 }
 
@@ -147,7 +147,7 @@ pub(crate) async fn finish_all(parts: &Arc<Parts>) -> Result<(), StoreError> {
     loop {
         let page = parts
             .store
-            .entries(&FamilyName::new(ACTS)?, "", after.as_deref(), HELD_PAGE.get())?;
+            .entries(&FamilyName::new(ACTS)?, "", after.as_deref(), HELD_PAGE)?;
         for entry in &page.entries {
             match read::<Act>(entry) {
                 Ok(act) if parts.acting.has(&act.value.action_id) => {}

@@ -22,7 +22,7 @@ use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 
 use crate::action::{Action, Claimed};
 use crate::at_work::{Allowed, Turn, WHOLE_SPACE, is_beneath};
-use crate::limits::{SCAN_CORE_ENTRIES_MAX, SCAN_ENTRIES_MAX, UNDECLARED_NAMED_MAX};
+use crate::limits::UNDECLARED_NAMED_MAX;
 use crate::parts::Parts;
 use crate::preimage::Prepared;
 use crate::registry::{Entry, Source};
@@ -31,11 +31,9 @@ use crate::switches::Switches;
 /// Something in a folder, without its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Whether it is a folder.
     pub is_folder: bool,
     /// Its permissions and kind.
     pub mode: u32,
-    /// Its size.
     pub bytes: u64,
     /// When anything about it was last changed, in nanoseconds since 1970.
     pub changed_ns: i128,
@@ -46,13 +44,11 @@ pub struct Mark {
 /// All that is in some folders, by the paths as requests write them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// What there is.
     pub marks: BTreeMap<String, Mark>,
     /// Whether that is all.
     pub complete: bool,
 }
 
-/// A call that is being watched.
 #[derive(Debug)]
 pub(crate) struct Watch<'w> {
     turn: Option<Turn<'w>>,
@@ -63,17 +59,16 @@ pub(crate) struct Watch<'w> {
 #[derive(Debug)]
 struct Before {
     scan: Scan,
-    /// What was looked at.
     looked_at: Vec<String>,
     /// Where the kernel lets it write. Elsewhere it can change permissions, and nothing else.
     writable: Vec<String>,
 }
 
 /// How much of what a tool may write to is looked at.
-fn entries_max(entry: &Entry) -> usize {
+fn entries_max(parts: &Parts, entry: &Entry) -> usize {
     match entry.source() {
-        Source::Core => SCAN_CORE_ENTRIES_MAX.get(),
-        Source::Provider | Source::Plugin | Source::Connector => SCAN_ENTRIES_MAX.get(),
+        Source::Core => parts.settings.scan_core_entries_max,
+        Source::Provider | Source::Plugin | Source::Connector => parts.settings.scan_entries_max,
     }
 }
 
@@ -113,7 +108,6 @@ pub(crate) fn at_work<'p>(
     })
 }
 
-/// Begins to watch a call that is about to run.
 pub(crate) async fn watch<'p>(parts: &'p Parts, action: &Action<Claimed>, prepared: &Prepared) -> Watch<'p> {
     let (entry, space) = (action.state.gated().entry(), &action.request.space_id);
     let root = (parts.space_roots)(space).ok();
@@ -125,7 +119,7 @@ pub(crate) async fn watch<'p>(parts: &'p Parts, action: &Action<Claimed>, prepar
     };
     let trace = action.ticket.trace_id.as_str();
     let allowed = Allowed::of(parts, prepared, entry.spec(), trace);
-    let (max, whole) = (entries_max(entry), allowed.whole);
+    let (max, whole) = (entries_max(parts, entry), allowed.whole);
     let turn = parts.at_work.enter(root.path().to_owned(), allowed);
     // What may change everything cannot do more.
     let before = if max == 0 || whole {
@@ -200,7 +194,7 @@ impl Watch<'_> {
         let mut found = Vec::new();
         if let (Some(turn), Some(before)) = (&self.turn, &self.before) {
             // Whoever makes more than can be looked at has made what is seen of it.
-            let max = entries_max(entry).saturating_mul(2);
+            let max = entries_max(parts, entry).saturating_mul(2);
             match scan(parts, space, &before.looked_at, max).await {
                 Some(after) => {
                     found = compare(&before.scan, &after);

@@ -14,13 +14,12 @@ use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
 use tracing::Span;
 
 use crate::action::{Action, Back, Place, Stalled, Submitted, Ticket, Way};
-use crate::answers::{Answer, Done};
+use crate::answers::{Answer, Done, ended};
 use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::held::entries::hold_of;
 use crate::idempotency::{ID_TAKEN, sealed};
 use crate::limits::{AHEAD_MAX, STOP_MAX};
-use crate::messages::Validate;
 use crate::parts::Parts;
 use crate::preimage;
 use crate::registry::Entry;
@@ -28,7 +27,6 @@ use crate::stage::pass;
 use crate::supervisor::{Ask, Stages, Supervisor};
 use crate::withdraw::{Canceller, Withdrawal, withdraw};
 
-/// A running pipeline.
 #[derive(Debug)]
 pub struct Pipeline {
     parts: Arc<Parts>,
@@ -45,19 +43,15 @@ pub struct Incoming {
     pub request: Arc<ActionRequest>,
     /// Who the door saw.
     pub principal: Principal,
-    /// Where it came from.
     pub origin: Origin,
     /// Somebody sits at a terminal and waits: a person who must be asked is expected within minutes.
     pub interactive: bool,
 }
 
-/// A pipeline that cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The Store refused.
     #[error("the pipeline cannot use the store: {0}")]
     Store(#[from] StoreError),
-    /// The actors did not come up.
     #[error("the pipeline's actors did not start: {0}")]
     Actors(String),
     /// One of them died again and again before all were up.
@@ -114,15 +108,12 @@ impl Pipeline {
             .store
             .configure(&Topic::ActionDecision.into(), &group()?, options)
             .await?;
-        if let Some(thread) = parts.store.writer_thread() {
-            parts.sandbox.leave_room_for(thread);
-        }
         let permits = Arc::new(Semaphore::new(parts.settings.in_flight_max));
         let (send_fatal, fatal) = watch::channel(None);
         let supervisor = Supervisor {
             parts: parts.clone(),
             permits: permits.clone(),
-            ahead: Arc::new(Semaphore::new(AHEAD_MAX.get())),
+            ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
             fatal: send_fatal,
         };
         let failed = |error: &dyn std::fmt::Display| match &*fatal.borrow() {
@@ -146,7 +137,6 @@ impl Pipeline {
         })
     }
 
-    /// What all stages use.
     pub fn parts(&self) -> &Arc<Parts> {
         &self.parts
     }
@@ -255,7 +245,7 @@ impl Pipeline {
         let place = Place::new(Some(permit), Some(turn), &self.parts.metrics.in_flight);
         let place = place.with(reserved).in_line(line);
         let action = self.action((*incoming).clone(), digest, back, place);
-        pass(&self.stages.validator, Validate(action));
+        pass(&self.stages.validator, action);
         tokio::select! {
             biased;
             answer = &mut answer => return answered(answer),
@@ -320,20 +310,8 @@ impl Pipeline {
 
     /// The receipt of an action, if it has one.
     pub fn receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Failure> {
-        let stored = self
-            .parts
-            .store
-            .receipt_of(action)
-            .map_err(|error| store_failure(&error))?;
-        let receipt = stored
-            .map(|stored| stored.parse())
-            .transpose()
-            .map_err(|error| store_failure(&error))?;
-        Ok(receipt.map(|receipt| Done {
-            receipt: Arc::new(receipt),
-            before: true,
-            result: None,
-        }))
+        let ended = ended(&*self.parts.store, action).map_err(|error| store_failure(&error))?;
+        Ok(ended.map(|(receipt, _)| Done::before(receipt)))
     }
 
     /// The same, also if the action is a repeat whose link to its receipt is still on its way to the disk: a repeat is answered
@@ -351,23 +329,18 @@ impl Pipeline {
     /// What is known of this very action: its receipt, or that its id stands for something else. A receipt is shown only
     /// to the principal it was made for.
     fn known(&self, incoming: &Incoming) -> Result<Option<Answer>, Failure> {
-        let stored = self
-            .parts
-            .store
-            .receipt_of(&incoming.request.action_id)
-            .map_err(|e| store_failure(&e))?;
-        let Some(stored) = stored else { return Ok(None) };
-        let receipt = stored.parse().map_err(|error| store_failure(&error))?;
-        let same = receipt.action_id != incoming.request.action_id
-            || stored.action_digest == self.parts.identity.keyed(&incoming.request.digest());
-        if !same || receipt.principal != incoming.principal {
-            return Ok(Some(Answer::Refused(id_taken())));
-        }
-        Ok(Some(Answer::Done(Done {
-            receipt: Arc::new(receipt),
-            before: true,
-            result: None,
-        })))
+        let (store, request) = (&*self.parts.store, &incoming.request);
+        let ended = ended(store, &request.action_id).map_err(|error| store_failure(&error))?;
+        let Some((receipt, digest)) = ended else {
+            return Ok(None);
+        };
+        let same =
+            receipt.action_id != request.action_id || digest == self.parts.identity.keyed(&request.digest());
+        Ok(Some(if same && receipt.principal == incoming.principal {
+            Answer::Done(Done::before(receipt))
+        } else {
+            Answer::Refused(id_taken())
+        }))
     }
 
     fn action(
@@ -458,7 +431,7 @@ impl Pipeline {
         };
         self.permits.close();
         self.parts.halt.send_replace(true);
-        drop(self.supervisor.stop_and_wait(None, Some(STOP_MAX.get())).await);
+        drop(self.supervisor.stop_and_wait(None, Some(STOP_MAX)).await);
         self.children_gone().await;
         self.parts.control.lines.dismiss();
         self.parts.answers.dismiss();
@@ -473,19 +446,12 @@ impl Pipeline {
 
     /// The calls have been told to end; they are gone when their tasks have noticed.
     async fn children_gone(&self) {
-        let noticed = async {
-            while !self.parts.running.is_empty() {
-                tokio::time::sleep(STOP_LOOK).await;
-            }
-        };
-        if tokio::time::timeout(STOP_MAX.get(), noticed).await.is_err() {
+        let noticed = self.parts.running.all_dead();
+        if tokio::time::timeout(STOP_MAX, noticed).await.is_err() {
             tracing::error!("a child did not end in time; it ends with the process");
         }
     }
 }
-
-/// How often is looked whether the last child is gone.
-const STOP_LOOK: Duration = Duration::from_millis(2);
 
 fn stopping() -> Failure {
     Failure::new(

@@ -7,9 +7,8 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, Blobs, Pins, Shelf};
@@ -23,14 +22,12 @@ use serde_json::{Map, Value};
 use crate::action::{Action, Claimed, Gated};
 use crate::artifacts;
 use crate::changes::{compare, filled, is_kept, now};
-use crate::control::turns::Join;
-use crate::grip::Grip;
+use crate::control::fair_queue::Join;
 use crate::idempotency::Earlier;
 use crate::key;
 use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
 use crate::overreach::Scan;
 use crate::parts::Parts;
-use crate::poise::Poised;
 use crate::registry::Entry;
 use crate::resources;
 use crate::streams::failure_of;
@@ -45,20 +42,9 @@ pub trait Witness: Send + Sync {
     /// long as all of them together are not more than this.
     fn look(&self, root: &SpaceRoot, paths: &[String], keep_bytes_max: u64) -> Result<Vec<Looked>, Failure>;
 
-    /// The same, if nothing has to be waited for; `None` if it must be, or might. With it come handles of the files: what is
-    /// replaced meanwhile goes when they do, and whoever replaces it does not wait for the file system to take it down.
-    fn look_now(
-        &self,
-        _root: &SpaceRoot,
-        _paths: &[String],
-        _keep_bytes_max: u64,
-    ) -> Option<(Vec<Looked>, Vec<OwnedFd>)> {
+    /// The same, if nothing has to be waited for; `None` if it must be, or might.
+    fn look_now(&self, _root: &SpaceRoot, _paths: &[String], _keep_bytes_max: u64) -> Option<Vec<Looked>> {
         None
-    }
-
-    /// Such handles of what stands at these paths, for whoever had to wait for the look; a few of them.
-    fn hold(&self, _root: &SpaceRoot, _paths: &[String]) -> Vec<OwnedFd> {
-        Vec::new()
     }
 
     /// What is in the folder at a path beneath the root.
@@ -96,49 +82,28 @@ pub trait Witness: Send + Sync {
 /// What stands at a path, with its content if that is to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Looked {
-    /// Where, and what.
     pub seen: Seen,
     /// The content of a file that is small enough.
     pub content: Option<Vec<u8>>,
 }
 
 /// What a run needs to know of the state before it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Prepared {
-    /// What the tool may change.
     pub(crate) touched: Vec<Touch>,
     /// What stood there before the first run; `None` if nobody looked in time.
     pub(crate) before: Option<Vec<Seen>>,
-    /// What is to be put back, for the tool that does that.
+    pub(crate) along: Along,
+}
+
+/// What a tool is sent beside its parameters.
+#[derive(Debug, Default)]
+pub(crate) struct Along {
     pub(crate) restore: Vec<Restore>,
-    /// The blobs that are sent along with the call, in their order.
-    pub(crate) contents: (Shelf, Vec<String>),
-    /// The files that it may replace, for the first run.
-    grip: Mutex<Option<Grip>>,
+    /// The blobs with contents, in their order.
+    pub(crate) contents: Option<(Shelf, Vec<String>)>,
 }
 
-impl Prepared {
-    /// Whether it is what a child was told that has the call in hand already.
-    pub(crate) fn is_told(&self, poised: &Poised) -> bool {
-        self.before == poised.before && self.restore.is_empty() && self.contents.1.is_empty()
-    }
-
-    /// Holds on to the files that the run may replace. Another run that follows it does not: that is rare.
-    pub(crate) fn take_grip(&self) -> Option<Grip> {
-        self.grip.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-/// What an action may change, by its parameters, or for an undo by the receipt.
-pub(crate) fn touched(parts: &Parts, action: &Action<Gated>) -> Vec<Touch> {
-    touched_by(parts, &action.request.space_id, &action.state)
-}
-
-fn touched_by(parts: &Parts, space: &SpaceId, gated: &Gated) -> Vec<Touch> {
-    touched_with(parts, space, gated.entry(), gated.params())
-}
-
-/// What a tool may change that is called with these parameters.
 pub(crate) fn touched_with(
     parts: &Parts,
     space: &SpaceId,
@@ -201,31 +166,13 @@ pub(crate) async fn look(
     paths: Vec<String>,
     keep_bytes_max: u64,
 ) -> Result<Vec<Looked>, Failure> {
-    let (looked, _) = look_and_hold(parts, space, paths, keep_bytes_max).await?;
-    Ok(looked)
-}
-
-/// Looks, and holds on to a few of the files that are there.
-async fn look_and_hold(
-    parts: &Parts,
-    space: &SpaceId,
-    paths: Vec<String>,
-    keep_bytes_max: u64,
-) -> Result<(Vec<Looked>, Vec<OwnedFd>), Failure> {
     let root = (parts.space_roots)(space)?;
     if let Some(looked) = parts.witness.look_now(&root, &paths, keep_bytes_max) {
         return Ok(looked);
     }
     let witness = parts.witness.clone();
     // A disk may take its time; a worker's thread belongs to others, too.
-    let looking = tokio::task::spawn_blocking(move || {
-        let looked = witness.look(&root, &paths, keep_bytes_max)?;
-        let files = looked.iter().map(|looked| &looked.seen);
-        let files = files.filter(|seen| matches!(seen.standing, Standing::File(_)));
-        let files: Vec<_> = files.map(|seen| seen.path.clone()).collect();
-        let held = witness.hold(&root, &files);
-        Ok((looked, held))
-    });
+    let looking = tokio::task::spawn_blocking(move || witness.look(&root, &paths, keep_bytes_max));
     looking
         .await
         .unwrap_or_else(|_| Err(broken("looking at the files")))
@@ -292,39 +239,28 @@ fn broken(what: &str) -> Failure {
 pub(crate) async fn prepare(parts: &Parts, action: &Action<Claimed>) -> Result<Prepared, Failure> {
     let (gated, space) = (action.state.gated(), &action.request.space_id);
     let spec = gated.entry().spec();
-    let touched = touched_by(parts, space, gated);
+    let touched = touched_with(parts, space, gated.entry(), gated.params());
     let along = sent_along(parts, space, gated.entry(), gated.params(), &touched).await?;
-    let prepared = |before, grip| Prepared {
+    let prepared = |before| Prepared {
         touched: touched.clone(),
         before,
-        restore: along.restore,
-        contents: along.contents,
-        grip: Mutex::new(grip),
+        along,
     };
     if touched.is_empty() || gated.dry_run().is_some() {
-        return Ok(prepared(None, None));
+        return Ok(prepared(None));
     }
     let kept = action.state.terms().kept.names();
-    let (now, files) = match look_for_the_rest(parts, space, &touched, kept).await {
+    let now = match look_for_the_rest(parts, space, &touched, kept).await {
         Ok(now) => now,
         Err(failure) if spec.reversible => return Err(failure),
-        Err(_) => return Ok(prepared(None, None)),
+        Err(_) => return Ok(prepared(None)),
     };
-    let grip = Grip::new(files);
     let seen: Vec<_> = now.iter().map(|looked| looked.seen.clone()).collect();
     let before = first_state(parts, action, &seen).await?;
     if before.as_ref() == Some(&seen) && !all_kept(parts, &now, kept) {
         keep(parts, space, now, &touched, spec.reversible).await?;
     }
-    Ok(prepared(before, Some(grip)))
-}
-
-/// What a tool is sent beside its parameters.
-pub(crate) struct Along {
-    /// What is to be put back.
-    pub(crate) restore: Vec<Restore>,
-    /// The blobs with contents, in their order.
-    pub(crate) contents: (Shelf, Vec<String>),
+    Ok(prepared(before))
 }
 
 /// What a tool is sent beside its parameters, if it is one of those that need something.
@@ -335,33 +271,22 @@ pub(crate) async fn sent_along(
     params: &Map<String, Value>,
     touched: &[Touch],
 ) -> Result<Along, Failure> {
-    let undo::Plan { restore, contents } = if entry.spec().tool_id.as_str() == UNDO_TOOL {
-        let looked = look(parts, space, paths(touched), 0).await?;
-        undo::plan(parts, space, params, &looked).await?
-    } else {
-        undo::Plan::default()
-    };
-    let contents = match artifact_for(parts, space, entry, params)? {
-        Some(artifact) => (Shelf::Artifacts, vec![artifact]),
-        None => (Shelf::Preimages, contents),
-    };
-    Ok(Along { restore, contents })
-}
-
-/// The artifact that the tool is sent, if it is the one that asks for one.
-fn artifact_for(
-    parts: &Parts,
-    space: &SpaceId,
-    entry: &Entry,
-    params: &Map<String, Value>,
-) -> Result<Option<String>, Failure> {
-    if entry.spec().tool_id.as_str() != ARTIFACT_GET_TOOL {
-        return Ok(None);
+    match entry.spec().tool_id.as_str() {
+        UNDO_TOOL => {
+            let looked = look(parts, space, paths(touched), 0).await?;
+            undo::plan(parts, space, params, &looked).await
+        }
+        ARTIFACT_GET_TOOL => {
+            let id = params.get("artifact_id").and_then(Value::as_str);
+            let id = id.unwrap_or_default();
+            artifacts::check_for_tool(parts, space, id)?;
+            Ok(Along {
+                restore: Vec::new(),
+                contents: Some((Shelf::Artifacts, vec![id.to_owned()])),
+            })
+        }
+        _ => Ok(Along::default()),
     }
-    let id = params.get("artifact_id").and_then(Value::as_str);
-    let id = id.unwrap_or_default();
-    artifacts::check_for_tool(parts, space, id)?;
-    Ok(Some(id.to_owned()))
 }
 
 /// Looks again, now that the claim is ours, and also at contents unless all of them are kept.
@@ -370,14 +295,14 @@ async fn look_for_the_rest(
     space: &SpaceId,
     touched: &[Touch],
     kept: &[String],
-) -> Result<(Vec<Looked>, Vec<OwnedFd>), Failure> {
+) -> Result<Vec<Looked>, Failure> {
     if !kept.is_empty() {
-        let (now, files) = look_and_hold(parts, space, paths(touched), 0).await?;
+        let now = look(parts, space, paths(touched), 0).await?;
         if all_kept(parts, &now, kept) {
-            return Ok((now, files));
+            return Ok(now);
         }
     }
-    look_and_hold(parts, space, paths(touched), PREIMAGE_EARLY_BYTES_MAX.get()).await
+    look(parts, space, paths(touched), PREIMAGE_EARLY_BYTES_MAX).await
 }
 
 fn all_kept(parts: &Parts, now: &[Looked], kept: &[String]) -> bool {
@@ -437,7 +362,7 @@ async fn keep(
             None => large.push((name, seen.path)),
         }
     }
-    let max = PREIMAGE_BYTES_MAX.get().min(parts.blobs.bytes_max());
+    let max = PREIMAGE_BYTES_MAX.min(parts.blobs.bytes_max());
     let kept = if bytes > max {
         let message = format!(
             "what would be replaced is larger than the {max} bytes that are kept for an undo; move it away first"

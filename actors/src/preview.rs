@@ -6,37 +6,35 @@
 
 mod diff;
 mod foresee;
-mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::{
     CallMode, Clock, Code, Effects, Failure, PathChange, Phase, Predicted, PreviewRecord, PreviewVerdict,
-    Rehearsal, Rehearsed, Seen, SpaceId, Standing, SubjectId, ToolCall, ToolReply, Touch, TraceId, canonical,
-    json, limits,
+    Rehearsal, Rehearsed, Seen, SpaceId, Standing, SubjectId, ToolCall, ToolId, ToolReply, Touch, TraceId,
+    canonical, json, limits,
 };
-use effectd_sandbox::{Beside, Call, Ending, Limits, Narrowing};
+use effectd_sandbox::{Beside, Ending, Narrowing};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub(crate) use diff::redact;
 pub use diff::{Diff, LeftOut};
 pub use foresee::{Foresight, foresee};
-pub(crate) use turns::Turns;
 
+use crate::call::confined;
 use crate::changes;
-use crate::limits::{PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_TIME_MAX};
+use crate::control::fair_queue::{FairQueue, Permit};
+use crate::limits::{OVERLOAD_RETRY, PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_WAIT_MAX};
 use crate::parts::Parts;
 use crate::preimage::{self, Looked};
 use crate::registry::Entry;
 use crate::streams;
 
-/// What would come of an action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preview {
-    /// This would change.
     Shown(Shown),
     /// The tool would fail with this, and change nothing that it says it may.
     WouldFail(Failure),
@@ -60,10 +58,8 @@ impl Preview {
     }
 }
 
-/// What would change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
-    /// In numbers.
     pub predicted: Predicted,
     /// Path by path, with digests as receipts have them.
     pub changes: Vec<Change>,
@@ -79,14 +75,11 @@ pub struct Shown {
 pub struct Change {
     /// Where, as requests write it: `workspace/…`.
     pub path: String,
-    /// What stands there.
     pub before: Standing,
-    /// What would stand there.
     pub after: Standing,
     /// Where the folder that stands here would go, with all that is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
-    /// What is different in a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<Diff>,
     /// Why what is different in it is not shown, if it is not.
@@ -94,9 +87,7 @@ pub struct Change {
     pub left_out: Option<LeftOut>,
 }
 
-/// What is to be tried out.
 pub(crate) struct Trial<'a> {
-    /// On whose behalf.
     pub(crate) subject: &'a SubjectId,
     pub(crate) space: &'a SpaceId,
     pub(crate) entry: &'a Entry,
@@ -128,7 +119,8 @@ pub(crate) async fn tried(parts: &Parts, trial: &Trial<'_>) -> Result<(Preview, 
     if let Some(why) = cannot(trial.entry, &touched) {
         return Ok((Preview::Unavailable(why), Vec::new()));
     }
-    let _turn = parts.previews.take(trial.subject).await?;
+    let tool = &trial.entry.spec().tool_id;
+    let _permit = acquire(&parts.control.previews, trial.subject, tool).await?;
     Ok(match rehearsed(parts, trial, &touched).await {
         Ok(Rehearsal {
             failed: Some(failure),
@@ -149,40 +141,37 @@ pub(crate) async fn tried(parts: &Parts, trial: &Trial<'_>) -> Result<(Preview, 
     })
 }
 
+/// Waits for a place, but not for long: a preview takes a sandbox and seconds.
+async fn acquire(queue: &FairQueue, subject: &SubjectId, tool: &ToolId) -> Result<Permit, Failure> {
+    match tokio::time::timeout(PREVIEW_WAIT_MAX, queue.enqueue(subject, tool, None)).await {
+        Ok(Ok(permit)) => Ok(permit),
+        Ok(Err(_)) | Err(_) => {
+            let message = "too many actions are being tried out at once; nothing was done";
+            Err(Failure::new(Code::Overloaded, Phase::Gate, message).retry_after(OVERLOAD_RETRY))
+        }
+    }
+}
+
 async fn rehearsed(parts: &Parts, trial: &Trial<'_>, touched: &[Touch]) -> Result<Rehearsal, Failure> {
     let along = preimage::sent_along(parts, trial.space, trial.entry, trial.params, touched).await?;
     let spec = trial.entry.spec();
-    let timeout = Duration::from_millis(spec.timeout_ms).min(PREVIEW_TIME_MAX.get());
+    let timeout = Duration::from_millis(spec.timeout_ms).min(parts.settings.preview_time_max);
     let call = ToolCall {
         tool_id: spec.tool_id.clone(),
         mode: CallMode::Preview,
         space_id: trial.space.clone(),
         params: trial.params.clone(),
-        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+        timeout_ms: 0,
         trace_id: trial.trace_id.clone(),
         before: None,
         restore: along.restore,
         expect: Vec::new(),
     };
-    let request = serde_json::to_vec(&call)
-        .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
-    let space_root = (parts.space_roots)(trial.space)?;
-    let (shelf, contents) = &along.contents;
-    let inward = (!contents.is_empty()).then(|| streams::inward(parts, *shelf, trial.space, contents));
-    let call = Call {
-        tool_id: spec.tool_id.clone(),
-        profile: spec.effective_profile(),
-        high_isolation: trial.high_isolation,
-        space_root,
-        request,
-        limits: Limits::default(),
-        timeout,
-        trace_id: trial.trace_id.clone(),
-        narrowing: Narrowing::read_only(),
-        makes_room: true,
-    };
+    let confinement = (timeout, trial.high_isolation, Narrowing::read_only());
+    let call = confined(parts, trial.entry, call, confinement)?;
+    let contents = along.contents.as_ref();
     let beside = Beside {
-        inward,
+        inward: contents.map(|(shelf, names)| streams::inward(parts, *shelf, trial.space, names)),
         outward: None,
     };
     let reply = parts.sandbox.ask_with(call, beside).await;
@@ -204,7 +193,7 @@ fn bounded(failure: Failure) -> Failure {
 /// Reads what the child says, which is not to be trusted.
 fn read(bytes: &[u8]) -> Result<Rehearsal, Failure> {
     let invalid = || Failure::new(Code::ResultInvalid, Phase::Capture, "the answer is not a preview");
-    match json::parse::<ToolReply>(bytes, limits::TOOL_REPLY_BYTES_MAX) {
+    match json::parse_reply::<ToolReply>(bytes, limits::TOOL_REPLY_BYTES_MAX) {
         Ok(ToolReply::Rehearsed(mut rehearsal)) => {
             rehearsal.failed = rehearsal.failed.map(bounded);
             Ok(rehearsal)
@@ -222,7 +211,7 @@ async fn shown(
     rehearsal: Rehearsal,
 ) -> Result<Shown, Failure> {
     let paths = touched.iter().map(|touch| touch.path.clone()).collect();
-    let looked = preimage::look(parts, trial.space, paths, PREVIEW_DIFF_BYTES_MAX.get() * 8).await?;
+    let looked = preimage::look(parts, trial.space, paths, PREVIEW_DIFF_BYTES_MAX * 8).await?;
     let same = looked.iter().all(|ours| {
         let like = |all: &[Seen]| all.iter().any(|seen| seen.is_like(&ours.seen));
         trial.stands.is_none_or(like) && like(&rehearsal.before)
@@ -254,8 +243,8 @@ async fn shown(
     }
     let digest = digest(&changes);
     let predicted = count(&changes);
-    let cut = changes.len() > PREVIEW_CHANGES_MAX.get();
-    changes.truncate(PREVIEW_CHANGES_MAX.get());
+    let cut = changes.len() > PREVIEW_CHANGES_MAX;
+    changes.truncate(PREVIEW_CHANGES_MAX);
     Ok(Shown {
         predicted,
         changes: listed(parts, changes, looked, rehearsal.after).await?,
@@ -391,5 +380,42 @@ impl Preview {
                 Some("it was to fail, and has changed something"),
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::control::fair_queue::Rules;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_subject_leaves_turns_for_the_others_and_who_waits_too_long_is_told_when_to_come_back() {
+        let queue = FairQueue::new(Rules {
+            places: 4,
+            subject_max: 2,
+            tool_max: 4,
+            waiting_max: usize::MAX,
+            weights: HashMap::new(),
+        });
+        let tool = "t.x".parse().unwrap();
+        let (one, other) = (
+            "agent://one@a".parse().unwrap(),
+            "agent://other@a".parse().unwrap(),
+        );
+        let mut taken = Vec::new();
+        for _ in 0..2 {
+            taken.push(acquire(&queue, &one, &tool).await.unwrap());
+        }
+        let refused = acquire(&queue, &one, &tool).await.unwrap_err();
+        assert_eq!(refused.code, Code::Overloaded);
+        assert!(refused.retry_after_ms.is_some(), "{refused:?}");
+        let others = acquire(&queue, &other, &tool).await.unwrap();
+        drop((others, taken));
+        drop(acquire(&queue, &one, &tool).await.unwrap());
+        drop(acquire(&queue, &other, &tool).await.unwrap());
+        assert_eq!((queue.taken(), queue.waiting()), (0, 0));
     }
 }

@@ -18,20 +18,16 @@ use serde_json::Value;
 use crate::identity::{SignatureInvalid, key_id, text_of, verify_text};
 use crate::limits::{FINDINGS_MAX, HEADS_MAX, KEYS_MAX, OPEN_MAX};
 
-/// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The first entry that it is about; none if it is about the whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<u64>,
-    /// What is wrong.
     pub what: String,
 }
 
-/// What a check went through and found.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Whether nothing is wrong.
     pub ok: bool,
     /// The first entry that was looked at.
     pub from: u64,
@@ -42,7 +38,6 @@ pub struct Report {
     pub root: Option<Digest>,
     /// Receipts whose signatures were checked.
     pub receipts: u64,
-    /// Intents.
     pub intents: u64,
     /// Intents without a receipt yet, by the head's own count.
     pub open: u64,
@@ -50,7 +45,6 @@ pub struct Report {
     pub gone: u64,
     /// The first entry whose body is kept, by the head: none from here on may be missing.
     pub kept_from: u64,
-    /// Amendments.
     pub amendments: u64,
     /// Signed heads that the log was compared with.
     pub heads: u64,
@@ -133,7 +127,6 @@ impl Chain {
     }
 }
 
-/// What one entry is, looked at for itself.
 enum Looked {
     Gone,
     Unreadable(String),
@@ -148,7 +141,6 @@ enum Looked {
     },
 }
 
-/// Checks a log entry by entry.
 #[derive(Debug)]
 pub struct Checker {
     tree: Frontier,

@@ -14,18 +14,13 @@ use crate::limits::QUARANTINE_REASON_BYTES_MAX;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quarantined {
-    /// Which artifact.
     pub artifact_id: String,
-    /// Who said so.
     pub by: String,
-    /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Since when.
     pub since: effectd_contracts::Timestamp,
 }
 
-/// Some of what is quarantined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuarantinePage {
     /// The artifacts, in the order of their ids.
@@ -50,19 +45,16 @@ fn checked(id: &str) -> Result<(), StoreError> {
     ))
 }
 
-/// Whether an artifact is quarantined.
 pub fn is_quarantined(store: &dyn Store, id: &str) -> Result<bool, StoreError> {
     Ok(store.entry(&family()?, id)?.is_some())
 }
 
-/// One that is quarantined.
 pub fn one(store: &dyn Store, id: &str) -> Result<Option<Quarantined>, StoreError> {
     checked(id)?;
     let entry = store.entry(&family()?, id)?;
     Ok(entry.and_then(|entry| serde_json::from_slice(entry.value.bytes()?).ok()))
 }
 
-/// What is quarantined.
 pub fn list(store: &dyn Store, after: Option<&str>, max: usize) -> Result<QuarantinePage, StoreError> {
     let page = store.entries(&family()?, "", after, max)?;
     let read = |entry: &effectd_bus::Entry| serde_json::from_slice(entry.value.bytes()?).ok();

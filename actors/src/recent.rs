@@ -2,9 +2,10 @@
 //! read a receipt anew takes longer than all else on the way of such a request.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use effectd_contracts::{Digest, Receipt, ReceiptId};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::limits::RECENT_RECEIPTS_MAX;
 
@@ -23,7 +24,7 @@ struct State {
 
 impl Recent {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn get(&self, id: &ReceiptId) -> Option<Known> {
@@ -42,7 +43,7 @@ impl Recent {
             return;
         }
         state.order.push_back(id.clone());
-        if state.order.len() > RECENT_RECEIPTS_MAX.get()
+        if state.order.len() > RECENT_RECEIPTS_MAX
             && let Some(oldest) = state.order.pop_front()
         {
             state.known.remove(&oldest);
@@ -62,7 +63,7 @@ mod tests {
         let receipt: Receipt = serde_json::from_str(text).unwrap();
         let digest = Digest::of(b"request");
         let mut ids = Vec::new();
-        for _ in 0..=RECENT_RECEIPTS_MAX.get() {
+        for _ in 0..=RECENT_RECEIPTS_MAX {
             let receipt = Arc::new(Receipt {
                 receipt_id: ReceiptId::fresh(),
                 ..receipt.clone()
@@ -77,6 +78,6 @@ mod tests {
                 .iter()
                 .all(|id| recent.get(id).is_some_and(|known| known.0.receipt_id == *id))
         );
-        assert_eq!(recent.lock().known.len(), RECENT_RECEIPTS_MAX.get());
+        assert_eq!(recent.lock().known.len(), RECENT_RECEIPTS_MAX);
     }
 }

@@ -8,8 +8,6 @@ use effectd_contracts::{
     ActionId, ApprovalId, Code, DecisionData, Event, Failure, Millis, Phase, Receipt, ReceiptId, Status,
     Topic,
 };
-use ractor::ActorProcessingErr;
-use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Finished};
@@ -19,49 +17,29 @@ use crate::decisions::same_decision;
 use crate::failpoint::hit;
 use crate::held::{entries, grants, tidy};
 use crate::idempotency::ID_TAKEN;
+use crate::identity::DeviceKey;
 use crate::letters::set_aside;
+use crate::limits::{BACKOFF_FIRST, COMMIT_TRIES};
 use crate::messages::{Record, Refusal};
 use crate::parts::Parts;
 use crate::recent;
 use crate::seize::{Seized, seize};
-use crate::stage::{PanicWatch, bounded, pass};
+use crate::stage::{Address, Stage, Ticketed, after_child};
 
+#[derive(Clone)]
 pub(crate) struct Recorder {
     pub(crate) parts: Arc<Parts>,
 }
 
-impl Worker for Recorder {
-    type Key = ();
+impl Stage for Recorder {
+    const NAME: &'static str = "recorder";
     type Message = Record;
-    type Arguments = ();
-    type State = ();
 
-    async fn pre_start(
-        &self,
-        _: WorkerId,
-        _: &FactoryRef<(), Record>,
-        (): (),
-    ) -> Result<(), ActorProcessingErr> {
-        Ok(())
+    fn parts(&self) -> &Arc<Parts> {
+        &self.parts
     }
 
-    async fn handle(
-        &self,
-        _: WorkerId,
-        this: &FactoryRef<(), Record>,
-        job: Job<(), Record>,
-        (): &mut (),
-    ) -> Result<(), ActorProcessingErr> {
-        let _watch = PanicWatch::new("recorder", &self.parts);
-        let stalled = job.msg.ticket().stalled.clone();
-        let (limit, work) = (self.parts.lease_ttl, Box::pin(self.end(job.msg, this)));
-        bounded(&self.parts, "recorder", limit, &stalled, work).await;
-        Ok(())
-    }
-}
-
-impl Recorder {
-    async fn end(&self, record: Record, this: &FactoryRef<(), Record>) {
+    async fn work(&self, record: Record, this: &Address<Record>) {
         hit("recorder.begin", &record.ticket().action_id).await;
         match record {
             Record::Ran(finished) => self.ran(*finished).await,
@@ -70,39 +48,39 @@ impl Recorder {
             Record::Unrecorded { action, failure } => self.unrecorded(*action, failure).await,
         }
     }
+}
 
-    async fn ran(&self, mut action: Action<Finished>) {
-        action.hop("recorder");
-        let signing = self.parts.identity.signing().await;
-        let Captured { receipt, completion } = capture::ran(&self.parts, &signing, &action);
-        action.step("captured");
-        let mut grip = action.state.take_grip();
-        // A disk that takes no receipt may need what was replaced to be gone.
-        let committed = self.commit_with(completion, || drop(grip.take())).await;
-        drop(signing);
+impl Recorder {
+    async fn ran(&self, action: Action<Finished>) {
+        let capture = |key: &DeviceKey| {
+            let captured = capture::ran(&self.parts, key, &action);
+            action.step("captured");
+            captured
+        };
+        let (receipt, committed) = self.write(capture).await;
         let output = action.state.ended().result.as_ref().ok();
         let result = output.map(|output| Arc::new(output.result.clone()));
         self.conclude(action.advance(|_| ()), receipt, committed, result)
             .await;
-        // Nobody waits for what was replaced to be taken down, and the disk does not do it while it is to keep the receipt.
-        drop(grip);
     }
 
-    async fn refused(&self, refusal: Refusal, this: &FactoryRef<(), Record>) {
-        refusal.action.hop("recorder");
+    async fn refused(&self, mut refusal: Refusal, this: &Address<Record>) {
         if self.id_is_taken(&refusal).unwrap_or(false) {
-            let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
-            return self.unrecorded(refusal.action, failure).await;
+            return self.conflict(refusal.action).await;
         }
-        let signing = self.parts.identity.signing().await;
-        let Captured { receipt, completion } = capture::refused(&self.parts, &signing, &refusal);
-        let committed = self.commit(completion).await;
-        drop(signing);
-        match committed {
-            Err(StoreError::StaleFence { .. }) if refusal.fence.is_none() => {
-                self.refused_after_begun(refusal, this).await;
+        loop {
+            let capture = |key: &DeviceKey| capture::refused(&self.parts, key, &refusal);
+            match self.write(capture).await {
+                (_, Err(StoreError::StaleFence { .. })) if refusal.fence.is_none() => {
+                    match self.seize_begun(refusal, this).await {
+                        Some(seized) => refusal = seized,
+                        None => return,
+                    }
+                }
+                (receipt, committed) => {
+                    return self.conclude(refusal.action, receipt, committed, None).await;
+                }
             }
-            committed => self.conclude(refusal.action, receipt, committed, None).await,
         }
     }
 
@@ -128,46 +106,34 @@ impl Recorder {
 
     /// The action has an open intent: it was begun, and since then something has changed so that it is refused now. It is
     /// neither run again nor asked about, and its receipt does not pretend that nothing happened.
-    async fn refused_after_begun(&self, mut refusal: Refusal, this: &FactoryRef<(), Record>) {
+    async fn seize_begun(&self, mut refusal: Refusal, this: &Address<Record>) -> Option<Refusal> {
         match seize(&self.parts, &refusal.action).await {
             Ok(Seized::Held { fence, begun }) => {
                 refusal.fence = Some(fence);
                 if begun {
                     let message = format!("begun before, and now refused: {}", refusal.failure);
                     refusal.failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, message);
-                    refusal.outcome = refusal.failure.code.outcome();
                     refusal.dead_letter = true;
                 }
-                let signing = self.parts.identity.signing().await;
-                let Captured { receipt, completion } = capture::refused(&self.parts, &signing, &refusal);
-                let committed = self.commit(completion).await;
-                drop(signing);
-                self.conclude(refusal.action, receipt, committed, None).await;
+                return Some(refusal);
             }
             Ok(Seized::Ended(receipt_id)) => self.before(refusal.action, receipt_id).await,
-            Ok(Seized::Conflict) => {
-                let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
-                self.unrecorded(refusal.action, failure).await;
-            }
-            Ok(Seized::Alive) => {
-                let (id, again) = (refusal.action.ticket.action_id.clone(), this.clone());
-                let when_dead = move || pass(&again, Record::Refused(Box::new(refusal)));
-                self.parts.running.when_dead(&id, when_dead);
-            }
+            Ok(Seized::Conflict) => self.conflict(refusal.action).await,
+            Ok(Seized::Alive) => after_child(&self.parts, refusal.into(), this),
             // The ticket is dropped: the action comes again.
             Ok(Seized::Busy) => {}
             Err(error) => tracing::warn!(parent: &refusal.action.ticket.span, %error, "not ended yet"),
         }
+        None
     }
 
     /// Ends an action that nobody has begun. The Store refuses if somebody has, or if it has ended: an action that may have
     /// had its effect is not seized for this.
     pub(crate) async fn withdrawn(&self, refusal: Refusal) -> Result<Done, StoreError> {
-        refusal.action.hop("recorder");
-        let signing = self.parts.identity.signing().await;
-        let Captured { receipt, completion } = capture::refused(&self.parts, &signing, &refusal);
-        self.commit(completion).await?;
-        drop(signing);
+        refusal.action.ticket.hop("recorder");
+        let capture = |key: &DeviceKey| capture::refused(&self.parts, key, &refusal);
+        let (receipt, committed) = self.write(capture).await;
+        committed?;
         let done = self.written(&refusal.action, receipt, None);
         self.tell(refusal.action, Answer::Done(done.clone())).await;
         Ok(done)
@@ -179,10 +145,9 @@ impl Recorder {
         action: Action<()>,
         ended: Result<Map<String, Value>, &Failure>,
     ) -> Result<ReceiptId, StoreError> {
-        let signing = self.parts.identity.signing().await;
-        let Captured { receipt, completion } = capture::acted(&self.parts, &signing, &action, ended);
-        self.commit(completion).await?;
-        drop(signing);
+        let capture = |key: &DeviceKey| capture::acted(&self.parts, key, &action, ended);
+        let (receipt, committed) = self.write(capture).await;
+        committed?;
         Ok(self.written(&action, receipt, None).receipt.receipt_id.clone())
     }
 
@@ -238,16 +203,18 @@ impl Recorder {
         }
     }
 
-    async fn commit(&self, completion: Completion) -> Result<(), StoreError> {
-        self.commit_with(completion, || ()).await
+    /// Makes a receipt and commits it. The key stays the same until it is on disk.
+    async fn write(&self, capture: impl FnOnce(&DeviceKey) -> Captured) -> (Receipt, Result<(), StoreError>) {
+        let signing = self.parts.identity.signing().await;
+        let Captured { receipt, completion } = capture(&signing);
+        (receipt, self.commit(completion).await)
     }
 
-    /// The same; what is to be done when it does not succeed at once is done before it is tried again.
-    async fn commit_with(&self, completion: Completion, on_trouble: impl FnMut()) -> Result<(), StoreError> {
+    async fn commit(&self, completion: Completion) -> Result<(), StoreError> {
         let id = completion.receipt.action_id.clone();
         let given_up = completion.letter.as_ref().map(|letter| letter.code.clone());
         hit("recorder.before_commit", &id).await;
-        let committed = self.try_commit(completion, on_trouble).await;
+        let committed = self.try_commit(completion).await;
         if let (Ok(()), Some(code)) = (&committed, given_up) {
             self.parts
                 .metrics
@@ -259,13 +226,9 @@ impl Recorder {
         committed
     }
 
-    async fn try_commit(
-        &self,
-        completion: Completion,
-        mut on_trouble: impl FnMut(),
-    ) -> Result<(), StoreError> {
-        let mut pause = self.parts.settings.backoff_first;
-        for _ in 1..self.parts.settings.commit_tries {
+    async fn try_commit(&self, completion: Completion) -> Result<(), StoreError> {
+        let mut pause = BACKOFF_FIRST;
+        for _ in 1..COMMIT_TRIES {
             match self.parts.store.commit(completion.clone()).await {
                 Err(
                     StoreError::Unavailable { .. }
@@ -275,7 +238,6 @@ impl Recorder {
                 ) => {}
                 answer => return answer.map(|_| ()),
             }
-            on_trouble();
             tokio::time::sleep(pause).await;
             pause *= 4;
         }
@@ -284,14 +246,12 @@ impl Recorder {
 
     /// The action was done before: its id is linked to the receipt that exists, and that is the answer.
     async fn before(&self, action: Action<()>, receipt_id: ReceiptId) {
-        action.hop("recorder");
         let Some((receipt, digest)) = self.known(&receipt_id) else {
             tracing::error!(parent: &action.ticket.span, %receipt_id, "a linked receipt cannot be read");
             return;
         };
         if receipt.action_id == action.ticket.action_id && digest != action.ticket.digest {
-            let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
-            return self.unrecorded(action, failure).await;
+            return self.conflict(action).await;
         }
         if receipt.action_id != action.ticket.action_id {
             // Rides in the next block; should it be lost, the key leads to the same receipt again.
@@ -309,15 +269,15 @@ impl Recorder {
             .cached
             .with_label_values(&[receipt.tool_id.as_str()])
             .inc();
-        let done = Done {
-            receipt,
-            before: true,
-            result: None,
-        };
-        self.tell(action, Answer::Done(done)).await;
+        self.tell(action, Answer::Done(Done::before(receipt))).await;
     }
 
-    /// A receipt that exists.
+    /// The action's id stands for something else.
+    async fn conflict(&self, action: Action<()>) {
+        let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
+        self.unrecorded(action, failure).await;
+    }
+
     fn known(&self, id: &ReceiptId) -> Option<recent::Known> {
         if let Some(known) = self.parts.recent.get(id) {
             return Some(known);
@@ -330,7 +290,6 @@ impl Recorder {
     }
 
     async fn unrecorded(&self, mut action: Action<()>, failure: Failure) {
-        action.hop("recorder");
         if action.ticket.refuse_at_door(&failure) {
             return;
         }

@@ -5,6 +5,7 @@
 
 mod entry;
 mod lint;
+mod schema;
 mod views;
 
 use std::collections::BTreeMap;
@@ -63,18 +64,12 @@ impl fmt::Display for Source {
 /// What the receipts of things that are done to effectd itself have in the place of a tool begins so. No tool does.
 pub const OWN: &str = "effectd.";
 
-/// All that is brought to register a tool.
 #[derive(Clone)]
 pub struct Definition {
-    /// What it says about itself.
     pub spec: ToolSpec,
-    /// Where it comes from.
     pub source: Source,
-    /// What else it is called.
     pub aliases: Vec<ToolId>,
-    /// Its own rules for parameters.
     pub rule: ParamRule,
-    /// What it may change.
     pub touches: Option<Touches>,
     /// What it reads beside that, as far as its effect depends on it.
     pub reads: Option<Reads>,
@@ -109,40 +104,22 @@ impl fmt::Debug for Definition {
 /// A tool that cannot be registered, or that is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// Its description contradicts itself.
     #[error("tool {tool}: {source}")]
-    Spec {
-        /// Which tool.
-        tool: ToolId,
-        /// What is wrong.
-        source: SpecInvalid,
-    },
-    /// A schema does not compile.
+    Spec { tool: ToolId, source: SpecInvalid },
     #[error("tool {tool}: {which} is not a JSON Schema that can be used: {why}")]
     Schema {
-        /// Which tool.
         tool: ToolId,
-        /// Which of its schemas.
         which: &'static str,
-        /// What the compiler said.
         why: String,
     },
     /// It promises what its description cannot keep.
     #[error("tool {tool}: {what}")]
-    Promise {
-        /// Which tool.
-        tool: ToolId,
-        /// What it promises.
-        what: &'static str,
-    },
-    /// The id or alias is taken.
+    Promise { tool: ToolId, what: &'static str },
     #[error(
         "tool {name} of {refused} is refused: the name belongs to a tool of {held_by}; choose another name"
     )]
     Duplicate {
-        /// The name that two want.
         name: ToolId,
-        /// Who has it.
         held_by: Source,
         /// Who does not get it.
         refused: Source,
@@ -151,17 +128,12 @@ pub enum RegistryError {
     #[error(
         "tool {name} is refused: names that begin with `{OWN}` stand for what is done to effectd itself; choose another name"
     )]
-    Reserved {
-        /// The name.
-        name: ToolId,
-    },
-    /// No tool has this id or alias.
+    Reserved { name: ToolId },
     #[error("there is no tool {tool}; {}", match .nearest {
         Some(nearest) => format!("did you mean {nearest}?"),
         None => "`effectd tools list` shows what there is".to_owned(),
     })]
     Unknown {
-        /// The name that was asked for.
         tool: ToolId,
         /// A name much like it.
         nearest: Option<ToolId>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use backoff::ExponentialBackoff;
 use backoff::backoff::Backoff;
 
-use crate::settings::Settings;
+use crate::limits::{BACKOFF_FACTOR, BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_SPREAD};
 
 /// What is left of an action's patience.
 #[derive(Debug)]
@@ -16,13 +16,13 @@ pub struct Budget {
 
 impl Budget {
     /// Patience for this many retries, with pauses as they are set.
-    pub fn new(retries: u32, settings: &Settings) -> Self {
+    pub fn new(retries: u32) -> Self {
         let backoff = ExponentialBackoff {
-            current_interval: settings.backoff_first,
-            initial_interval: settings.backoff_first,
-            randomization_factor: settings.backoff_spread,
-            multiplier: settings.backoff_factor,
-            max_interval: settings.backoff_max,
+            current_interval: BACKOFF_FIRST,
+            initial_interval: BACKOFF_FIRST,
+            randomization_factor: BACKOFF_SPREAD,
+            multiplier: BACKOFF_FACTOR,
+            max_interval: BACKOFF_MAX,
             max_elapsed_time: None,
             ..ExponentialBackoff::default()
         };
@@ -44,10 +44,9 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{BACKOFF_FACTOR, BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_SPREAD};
 
     fn budget(retries: u32) -> Budget {
-        Budget::new(retries, &Settings::default())
+        Budget::new(retries)
     }
 
     const PLENTY: Duration = Duration::from_secs(3_600);

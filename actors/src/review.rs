@@ -11,7 +11,7 @@ use effectd_contracts::{Code, Failure, Monotonic, SubjectId};
 use tokio::sync::Mutex;
 
 use crate::letters;
-use crate::limits::{QUARANTINED_BYTES_MAX, QUARANTINED_MAX, QUARANTINED_PAGE, QUARANTINED_RECOUNT};
+use crate::limits::{QUARANTINED_BYTES_MAX, QUARANTINED_PAGE, QUARANTINED_RECOUNT};
 use crate::parts::Parts;
 
 /// What is held, by subject. Counted when it is first needed; what is released or shredded since is noticed when somebody has no
@@ -32,8 +32,8 @@ struct Amount {
 }
 
 impl Amount {
-    fn has_room(self, bytes: u64) -> bool {
-        self.count < QUARANTINED_MAX.get() && self.bytes.saturating_add(bytes) <= QUARANTINED_BYTES_MAX.get()
+    fn has_room(self, most: usize, bytes: u64) -> bool {
+        self.count < most && self.bytes.saturating_add(bytes) <= QUARANTINED_BYTES_MAX
     }
 
     fn add(&mut self, bytes: u64) {
@@ -49,7 +49,7 @@ impl Held {
         let now = parts.clock.monotonic();
         let has_room = |tally: &Tally| {
             let amount = tally.subjects.get(subject).copied().unwrap_or_default();
-            amount.has_room(bytes)
+            amount.has_room(parts.settings.quarantined_max, bytes)
         };
         let recount = match tally.counted {
             None => true,

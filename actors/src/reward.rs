@@ -2,9 +2,7 @@
 
 use effectd_contracts::{Millis, Outcome, Receipt, Reward, RewardComponents, RewardInputs, RewardWeights};
 
-use crate::limits::{
-    COST_BUDGET_MS, QUALITY_DEFAULT, WEIGHT_COST, WEIGHT_LATENCY, WEIGHT_QUALITY, WEIGHT_SUCCESS,
-};
+use crate::limits::QUALITY_DEFAULT;
 
 /// Which formula made a reward; stored beside it, so that learners can tell rewards of different formulas apart.
 pub const FORMULA: u32 = 1;
@@ -12,9 +10,8 @@ pub const FORMULA: u32 = 1;
 /// How rewards are made: how much each part counts, and what processor time counts as the whole cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
-    /// How much each part counts.
     pub parts: RewardWeights,
-    /// See [`COST_BUDGET_MS`].
+    /// Processor time that counts as the whole budget of an action.
     pub cost_budget_ms: f64,
 }
 
@@ -22,28 +19,23 @@ impl Default for Weights {
     fn default() -> Self {
         Self {
             parts: RewardWeights {
-                success: WEIGHT_SUCCESS,
-                quality: WEIGHT_QUALITY,
-                cost: WEIGHT_COST,
-                latency: WEIGHT_LATENCY,
+                success: 0.6,
+                quality: 0.3,
+                cost: 0.05,
+                latency: 0.05,
             },
-            cost_budget_ms: COST_BUDGET_MS,
+            cost_budget_ms: 1_000.0,
         }
     }
 }
 
-/// What a reward is made from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Inputs {
-    /// How the action ended.
     pub outcome: Outcome,
     /// How well, by the tool's own measure.
     pub quality: Option<f64>,
-    /// Processor time used.
     pub cpu: Millis,
-    /// Time used.
     pub took: Millis,
-    /// Time allowed.
     pub allowed: Millis,
 }
 
@@ -81,7 +73,6 @@ pub fn reward(inputs: &Inputs, weights: &Weights) -> Reward {
     }
 }
 
-/// Why a reward cannot be computed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RewardUnknown {
     /// The receipt does not have what went into it.

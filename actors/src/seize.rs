@@ -14,14 +14,11 @@ use crate::parts::Parts;
 /// How an action stands that is to end.
 #[derive(Debug)]
 pub(crate) enum Seized {
-    /// It is ours to end.
     Held {
-        /// What to commit under.
         fence: Fence,
         /// It was begun before, and may have had its effect.
         begun: bool,
     },
-    /// It has ended already.
     Ended(ReceiptId),
     /// Its id belongs to another action.
     Conflict,

@@ -1,75 +1,59 @@
-//! What an operator may set about the pipeline; the defaults are the constants of [`crate::limits`].
+//! What an operator may set about the pipeline, with the defaults.
 
 use std::time::Duration;
 
 use effectd_bus::Retention;
 
 use crate::control;
-use crate::limits;
 
-/// What an operator may set about the pipeline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// See [`limits::IN_FLIGHT_MAX`].
+    /// Actions between acceptance and receipt at one time. Mailboxes are unbounded, so this bound keeps memory flat.
     pub in_flight_max: usize,
-    /// See [`limits::WAITING_WORKERS`].
-    pub waiting_workers: usize,
-    /// See [`limits::COMPUTING_WORKERS`].
-    pub computing_workers: usize,
-    /// See [`limits::DELIVERIES_MAX`].
+    /// Deliveries of one decision before it is recorded as poison.
     pub deliveries_max: u32,
-    /// See [`limits::RESTARTS_MAX`].
-    pub restarts_max: usize,
-    /// See [`limits::RESTART_WINDOW`].
-    pub restart_window: Duration,
-    /// See [`limits::BACKOFF_FIRST`].
-    pub backoff_first: Duration,
-    /// See [`limits::BACKOFF_FACTOR`].
-    pub backoff_factor: f64,
-    /// See [`limits::BACKOFF_SPREAD`].
-    pub backoff_spread: f64,
-    /// See [`limits::BACKOFF_MAX`].
-    pub backoff_max: Duration,
-    /// See [`limits::PROBE_TIME_MIN`].
-    pub probe_time_min: Duration,
-    /// See [`limits::COMMIT_TRIES`].
-    pub commit_tries: u32,
-    /// See [`limits::SWEEP_EVERY`].
+    /// How often the sweeper looks for what has expired.
     pub sweep_every: Duration,
-    /// See [`limits::CORE_WATTS`].
+    /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.
     pub core_watts: f64,
-    /// See [`limits::HELD_PER_SESSION_MAX`].
+    /// Actions of one session that may wait for a person at once: people do not read more, and a flood of questions tires
+    /// them into saying yes.
     pub held_per_session_max: usize,
-    /// See [`limits::HELD_INTERACTIVE_MAX`].
+    /// How long an action waits for a person at a terminal.
     pub held_interactive_max: Duration,
-    /// See [`limits::HELD_UNATTENDED_MAX`].
+    /// How long an action waits for a person otherwise: somebody looks once a day.
     pub held_unattended_max: Duration,
-    /// Breakers, rates, budgets and turns.
+    pub preview_time_max: Duration,
+    /// Most files and folders of a space that are compared before and after a tool of another program runs, to see whether
+    /// it does more than it declares. If there are more, only the folders that it can write to are compared; if there are
+    /// more in those, or this is 0, nothing is, which a metric counts.
+    pub scan_entries_max: usize,
+    /// The same for the tools that effectd brings, which are tested in this way before each release. Off, since a person who
+    /// works in the space at the same time would have them suspected.
+    pub scan_core_entries_max: usize,
+    /// Actions of one subject in quarantine; of more there is only the receipt.
+    pub quarantined_max: usize,
+    /// Notifications that are remembered; the oldest are forgotten first. Their receipts stay.
+    pub notifications_max: usize,
     pub control: control::Settings,
-    /// How long everything is kept.
     pub retention: Retention,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            in_flight_max: limits::IN_FLIGHT_MAX,
-            waiting_workers: limits::WAITING_WORKERS,
-            computing_workers: limits::COMPUTING_WORKERS,
-            deliveries_max: limits::DELIVERIES_MAX,
-            restarts_max: limits::RESTARTS_MAX,
-            restart_window: limits::RESTART_WINDOW,
-            backoff_first: limits::BACKOFF_FIRST,
-            backoff_factor: limits::BACKOFF_FACTOR,
-            backoff_spread: limits::BACKOFF_SPREAD,
-            backoff_max: limits::BACKOFF_MAX,
-            probe_time_min: limits::PROBE_TIME_MIN,
-            commit_tries: limits::COMMIT_TRIES,
-            sweep_every: limits::SWEEP_EVERY,
-            core_watts: limits::CORE_WATTS,
-            held_per_session_max: limits::HELD_PER_SESSION_MAX,
-            held_interactive_max: limits::HELD_INTERACTIVE_MAX,
-            held_unattended_max: limits::HELD_UNATTENDED_MAX,
+            in_flight_max: 256,
+            deliveries_max: 5,
+            sweep_every: Duration::from_secs(60),
+            core_watts: 15.0,
+            held_per_session_max: 10,
+            held_interactive_max: Duration::from_secs(300),
+            held_unattended_max: Duration::from_secs(86_400),
+            preview_time_max: Duration::from_secs(5),
+            scan_entries_max: 4_096,
+            scan_core_entries_max: 0,
+            quarantined_max: 100,
+            notifications_max: 1_000,
             control: control::Settings::default(),
             retention: Retention::default(),
         }

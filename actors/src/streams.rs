@@ -25,7 +25,6 @@ pub struct KeptArtifact {
     pub artifact_id: String,
     /// What it is, in the tool's word.
     pub name: String,
-    /// How long it is.
     pub bytes: u64,
 }
 
@@ -43,8 +42,8 @@ pub(crate) fn failure_of(error: &BlobError) -> Failure {
 
 /// A way for what a tool hands out, and who takes it at the other end.
 pub(crate) fn outward() -> (Outward, mpsc::Receiver<Piece>) {
-    let (to, pieces) = mpsc::channel(STREAM_PIECES_WAITING.get());
-    let bytes_max = STREAM_BYTES_MAX.get();
+    let (to, pieces) = mpsc::channel(STREAM_PIECES_WAITING);
+    let bytes_max = STREAM_BYTES_MAX;
     (Outward { to, bytes_max }, pieces)
 }
 
@@ -56,7 +55,7 @@ pub(crate) fn inward(
     space: &SpaceId,
     names: &[String],
 ) -> mpsc::Receiver<Vec<u8>> {
-    let (to, pieces) = mpsc::channel(STREAM_PIECES_WAITING.get());
+    let (to, pieces) = mpsc::channel(STREAM_PIECES_WAITING);
     let (blobs, space, names) = (parts.blobs.clone(), space.clone(), names.to_vec());
     tokio::task::spawn_blocking(move || {
         for name in names {

@@ -6,25 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::Monotonic;
-use ractor::factory::FactoryRef;
 use ractor::rpc::CallResult;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Message, SpawnErr, SupervisionEvent};
 use tokio::sync::{Semaphore, watch};
 
+use crate::action::{Action, Asked, Gated, Submitted, Validated};
 use crate::executor::Executor;
 use crate::gate::Gate;
 use crate::held::stage::Holder;
 use crate::idempotency::Idempotency;
 use crate::intake::Intake;
-use crate::limits::HOLD_WORKERS;
-use crate::messages::{Consult, Execute, Judge, Record, Settle, Validate};
+use crate::limits::{COMPUTING_WORKERS, HOLD_WORKERS, RESTART_WINDOW, RESTARTS_MAX, WAITING_WORKERS};
+use crate::messages::{Execute, Record};
 use crate::parts::Parts;
 use crate::recorder::Recorder;
-use crate::stage;
+use crate::stage::{Address, Stage, start};
 use crate::sweeper::Sweeper;
 use crate::validator::Validator;
 
-/// The root of the tree.
 pub(crate) struct Supervisor {
     pub(crate) parts: Arc<Parts>,
     pub(crate) permits: Arc<Semaphore>,
@@ -36,18 +35,18 @@ pub(crate) struct Supervisor {
 /// The addresses that work comes in by.
 #[derive(Debug, Clone)]
 pub(crate) struct Stages {
-    pub(crate) validator: FactoryRef<(), Validate>,
-    gate: FactoryRef<(), Judge>,
-    holder: FactoryRef<(), Consult>,
-    idempotency: FactoryRef<(), Settle>,
-    executor: FactoryRef<(), Execute>,
-    pub(crate) recorder: FactoryRef<(), Record>,
+    pub(crate) validator: Address<Action<Submitted>>,
+    gate: Address<Action<Validated>>,
+    holder: Address<Action<Asked>>,
+    idempotency: Address<Action<Gated>>,
+    executor: Address<Execute>,
+    recorder: Address<Record>,
 }
 
 impl Stages {
     /// How many actions wait for a worker, by stage. One that does not say so in time is left out.
     pub(crate) async fn queues(&self) -> Vec<(&'static str, usize)> {
-        async fn depth<M: Message>(stage: &FactoryRef<(), M>) -> Option<usize> {
+        async fn depth<M: Message>(stage: &Address<M>) -> Option<usize> {
             match stage.queue_depth(Some(QUEUE_ASK_MAX)).await {
                 Ok(CallResult::Success(depth)) => Some(depth),
                 Ok(_) | Err(_) => None,
@@ -70,14 +69,10 @@ impl Stages {
 /// How long a stage is asked how much waits for it.
 const QUEUE_ASK_MAX: Duration = Duration::from_secs(1);
 
-/// What the supervisor is asked.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// The addresses of the stages.
     Stages(ractor::RpcReplyPort<Stages>),
-    /// The names of all that live under it, for operators.
     Tree(ractor::RpcReplyPort<Vec<&'static str>>),
-    /// Take no more decisions from the bus.
     StopIntake,
 }
 
@@ -95,7 +90,14 @@ pub(crate) struct State {
 }
 
 /// The stages, in the order in which an action passes them.
-pub const STAGES: [&str; 6] = ["validator", "gate", "hold", "idempotency", "executor", "recorder"];
+pub const STAGES: [&str; 6] = [
+    Validator::NAME,
+    Gate::NAME,
+    Holder::NAME,
+    Idempotency::NAME,
+    Executor::NAME,
+    Recorder::NAME,
+];
 const INTAKE: &str = "intake";
 const SWEEPER: &str = "sweeper";
 
@@ -176,60 +178,40 @@ impl Actor for Supervisor {
 
 impl Supervisor {
     async fn start_stages(&self, myself: &ActorRef<Ask>) -> Result<Stages, SpawnErr> {
-        let parts = &self.parts;
-        let cell = || myself.get_cell();
-        let (waiting, computing) = (parts.settings.waiting_workers, parts.settings.computing_workers);
-        let make = {
-            let parts = parts.clone();
-            move || Recorder { parts: parts.clone() }
+        let (parts, cell) = (&self.parts, || myself.get_cell());
+        let waiting = parts.settings.in_flight_max.max(WAITING_WORKERS);
+        let recorder = Recorder { parts: parts.clone() };
+        let recorder = start(cell(), waiting, recorder).await?;
+        let executor = Executor {
+            parts: parts.clone(),
+            recorder: recorder.clone(),
         };
-        let recorder = stage::start(cell(), waiting, make).await?;
-        let make = {
-            let (parts, recorder) = (parts.clone(), recorder.clone());
-            move || Executor {
-                parts: parts.clone(),
-                recorder: recorder.clone(),
-            }
+        let executor = start(cell(), waiting, executor).await?;
+        let idempotency = Idempotency {
+            parts: parts.clone(),
+            executor: executor.clone(),
+            recorder: recorder.clone(),
         };
-        let executor = stage::start(cell(), waiting, make).await?;
-        let make = {
-            let (parts, executor, recorder) = (parts.clone(), executor.clone(), recorder.clone());
-            move || Idempotency {
-                parts: parts.clone(),
-                executor: executor.clone(),
-                recorder: recorder.clone(),
-            }
+        let idempotency = start(cell(), waiting, idempotency).await?;
+        let holder = Holder {
+            parts: parts.clone(),
+            idempotency: idempotency.clone(),
+            recorder: recorder.clone(),
         };
-        let idempotency = stage::start(cell(), waiting, make).await?;
-        let make = {
-            let (parts, idempotency, recorder) = (parts.clone(), idempotency.clone(), recorder.clone());
-            move || Holder {
-                parts: parts.clone(),
-                idempotency: idempotency.clone(),
-                recorder: recorder.clone(),
-            }
+        let holder = start(cell(), HOLD_WORKERS, holder).await?;
+        let gate = Gate {
+            parts: parts.clone(),
+            holder: holder.clone(),
+            idempotency: idempotency.clone(),
+            recorder: recorder.clone(),
         };
-        let holder = stage::start(cell(), waiting.min(HOLD_WORKERS.get()), make).await?;
-        let make = {
-            let (parts, holder) = (parts.clone(), holder.clone());
-            let (idempotency, recorder) = (idempotency.clone(), recorder.clone());
-            move || Gate {
-                parts: parts.clone(),
-                holder: holder.clone(),
-                idempotency: idempotency.clone(),
-                recorder: recorder.clone(),
-            }
+        let gate = start(cell(), COMPUTING_WORKERS, gate).await?;
+        let validator = Validator {
+            parts: parts.clone(),
+            gate: gate.clone(),
+            recorder: recorder.clone(),
         };
-        let gate = stage::start(cell(), computing, make).await?;
-        let make = {
-            let (parts, gate, recorder) = (parts.clone(), gate.clone(), recorder.clone());
-            move || Validator {
-                parts: parts.clone(),
-                gate: gate.clone(),
-                recorder: recorder.clone(),
-            }
-        };
-        let validator = stage::start(cell(), computing, make).await?;
+        let validator = start(cell(), COMPUTING_WORKERS, validator).await?;
         Ok(Stages {
             validator,
             gate,
@@ -281,23 +263,19 @@ impl Supervisor {
         };
         actor.cell = None;
         let now = self.parts.clock.monotonic();
-        let (most, window) = (
-            self.parts.settings.restarts_max,
-            self.parts.settings.restart_window,
-        );
         actor.restarts.push_back(now);
         while actor
             .restarts
             .front()
-            .is_some_and(|then| now.since(*then) > window)
+            .is_some_and(|then| now.since(*then) > RESTART_WINDOW)
         {
             actor.restarts.pop_front();
         }
-        if actor.restarts.len() > most {
+        if actor.restarts.len() > RESTARTS_MAX {
             return Err(format!(
-                "{} died {} times within {window:?}: {why}",
+                "{} died {} times within {RESTART_WINDOW:?}: {why}",
                 actor.name,
-                most + 1
+                RESTARTS_MAX + 1
             ));
         }
         tracing::error!(actor = actor.name, why, "restarted");

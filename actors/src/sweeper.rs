@@ -27,7 +27,6 @@ pub(crate) struct Sweeper {
 pub(crate) enum Sweep {
     /// Extend the deliveries of long work, and look for answers that nobody told.
     Leases,
-    /// Look at what waits for people.
     Held,
     /// Everything else, and that.
     Rest,
@@ -96,7 +95,7 @@ impl Sweeper {
             Err(error) => tracing::warn!(%error, "grants that are over could not be removed"),
         }
         let now = parts.clock.now();
-        let before = now.checked_sub(HELD_PAST_KEPT.get()).unwrap_or(now);
+        let before = now.checked_sub(HELD_PAST_KEPT).unwrap_or(now);
         if let Err(error) = entries::sweep_past(&*parts.store, before).await {
             tracing::warn!(%error, "decisions of long ago could not be forgotten");
         }

@@ -9,7 +9,6 @@ use effectd_contracts::{Capability, Event, Principal, SpaceId, Timestamp, ToolId
 use effectd_policy::Facts;
 use serde::{Deserialize, Serialize};
 
-/// The switches of one store.
 pub struct Switches<'a> {
     store: &'a dyn Store,
 }
@@ -24,9 +23,7 @@ impl std::fmt::Debug for Switches<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restored {
-    /// Who made it.
     pub by: Principal,
-    /// When.
     pub at: Timestamp,
     /// When the backup was begun.
     pub backup_made_at: Timestamp,
@@ -60,12 +57,10 @@ fn caps_key(tool: &ToolId) -> String {
 }
 
 impl<'a> Switches<'a> {
-    /// The switches of this store.
     pub fn new(store: &'a dyn Store) -> Self {
         Self { store }
     }
 
-    /// Whether the tool is switched off.
     pub fn tool_disabled(&self, tool: &ToolId) -> Result<bool, StoreError> {
         self.is_set(&tool_key(tool))
     }
@@ -119,7 +114,6 @@ impl<'a> Switches<'a> {
         }
     }
 
-    /// Switches a tool off or on again.
     pub fn set_tool_disabled(&self, tool: &ToolId, off: bool) -> Wait<effectd_bus::Changed> {
         self.set(tool_key(tool), off.then(|| b"on".to_vec()))
     }
@@ -156,7 +150,6 @@ impl<'a> Switches<'a> {
         Ok(entry.and_then(|entry| serde_json::from_slice(entry.value.bytes()?).ok()))
     }
 
-    /// Pauses effects.
     pub fn pause(&self) -> Wait<effectd_bus::Changed> {
         self.set(PAUSE.to_owned(), Some(b"on".to_vec()))
     }

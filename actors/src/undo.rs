@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use crate::parts::Parts;
-use crate::preimage::{Looked, keyed, keyed_name};
+use crate::preimage::{Along, Looked, keyed, keyed_name};
 
 fn refused(code: Code, why: impl Into<String>) -> Failure {
     Failure::new(code, Phase::Sandbox, why)
@@ -60,7 +60,6 @@ fn changes(parts: &Parts, space: &SpaceId, params: &Map<String, Value>) -> Resul
     }
 }
 
-/// The paths that an undo changes.
 pub(crate) fn touched(
     parts: &Parts,
     space: &SpaceId,
@@ -101,13 +100,6 @@ fn goes_to(observed: &Observed, change: &PathChange) -> Option<String> {
     back.map(|other| other.path.clone())
 }
 
-/// What is to be put back, and the blobs with its contents, in its order.
-#[derive(Debug, Default)]
-pub(crate) struct Plan {
-    pub(crate) restore: Vec<Restore>,
-    pub(crate) contents: Vec<String>,
-}
-
 /// The digests of what is kept, by the names of the blobs.
 type Kept = HashMap<String, Result<Digest, BlobError>>;
 
@@ -117,17 +109,17 @@ pub(crate) async fn plan(
     space: &SpaceId,
     params: &Map<String, Value>,
     looked: &[Looked],
-) -> Result<Plan, Failure> {
+) -> Result<Along, Failure> {
     let observed = changes(parts, space, params)?;
     let kept = kept(parts, space, &observed).await;
     let now = |path: &str| looked.iter().find(|looked| looked.seen.path == path);
-    let mut plan = Plan::default();
+    let (mut restore, mut contents) = (Vec::new(), Vec::new());
     for change in &observed.changes {
         let is = now(&change.path).map_or(&Standing::Absent, |looked| &looked.seen.standing);
         let seen = keyed(parts, is);
         // As it was already: another undo, or this one before it was interrupted.
         if seen == change.before {
-            plan.restore.push(Restore {
+            restore.push(Restore {
                 path: change.path.clone(),
                 now: is.clone(),
                 then: is.clone(),
@@ -142,16 +134,17 @@ pub(crate) async fn plan(
             return Err(refused(Code::StateChanged, why));
         }
         let (then, content) = then(parts, change, looked, &kept)?;
-        plan.restore.push(Restore {
+        restore.push(Restore {
             path: change.path.clone(),
             now: is.clone(),
             then,
             beside: content.is_some(),
             from: change.moved_to.clone(),
         });
-        plan.contents.extend(content);
+        contents.extend(content);
     }
-    Ok(plan)
+    let contents = (!contents.is_empty()).then_some((Shelf::Preimages, contents));
+    Ok(Along { restore, contents })
 }
 
 /// Reads what is kept of what was replaced, once, for the digests that a tool can compare.

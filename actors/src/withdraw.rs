@@ -9,7 +9,7 @@ use std::sync::Arc;
 use effectd_bus::StoreError;
 use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, TraceId};
 
-use crate::answers::Done;
+use crate::answers::{self, Done};
 use crate::decisions::{published, standing};
 use crate::held::entries::hold_of;
 use crate::held::park::leave;
@@ -18,16 +18,13 @@ use crate::parts::Parts;
 use crate::pipeline::store_failure;
 use crate::recorder::Recorder;
 
-/// Who wants an action withdrawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Canceller {
-    /// Who it is.
     pub principal: Principal,
     /// May withdraw what others asked for.
     pub operator: bool,
 }
 
-/// What became of the wish to withdraw an action.
 #[derive(Debug, Clone)]
 pub enum Withdrawal {
     /// It is withdrawn, and this is the receipt that says so.
@@ -82,20 +79,13 @@ pub async fn withdraw(parts: &Arc<Parts>, id: &ActionId, by: &Canceller) -> Resu
 }
 
 fn ended(parts: &Parts, id: &ActionId, by: &Canceller) -> Result<Option<Withdrawal>, Failure> {
-    let stored = parts
-        .store
-        .receipt_of(id)
-        .map_err(|error| store_failure(&error))?;
-    let Some(stored) = stored else { return Ok(None) };
-    let receipt = stored.parse().map_err(|error| store_failure(&error))?;
-    Ok(Some(if by.may(&receipt.principal) {
-        Withdrawal::Ended(Done {
-            receipt: Arc::new(receipt),
-            before: true,
-            result: None,
-        })
-    } else {
-        Withdrawal::Unknown
+    let ended = answers::ended(&*parts.store, id).map_err(|error| store_failure(&error))?;
+    Ok(ended.map(|(receipt, _)| {
+        if by.may(&receipt.principal) {
+            Withdrawal::Ended(Done::before(receipt))
+        } else {
+            Withdrawal::Unknown
+        }
     }))
 }
 
@@ -127,12 +117,7 @@ fn refusal(parts: &Parts, event: Event<DecisionData>, by: &Canceller) -> Refusal
     let message = format!("withdrawn by {} before it started", by.principal);
     let failure = Failure::new(Code::Cancelled, Phase::Accept, message);
     Refusal {
-        outcome: failure.code.outcome(),
-        action: standing(parts, event.data, trace, event.time),
         tool,
-        ruling: None,
-        failure,
-        fence: None,
-        dead_letter: false,
+        ..Refusal::new(standing(parts, event.data, trace, event.time), failure)
     }
 }

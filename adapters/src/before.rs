@@ -12,12 +12,10 @@ pub(crate) fn before<'c>(call: &'c ToolCall, path: &SpacePath) -> Option<&'c Sta
     Some(&seen.standing)
 }
 
-/// What stands there now.
 pub(crate) fn now(workspace: &Workspace<'_>, path: &SpacePath) -> Result<Standing, FileProblem> {
     Ok(workspace.standing(path, 0)?.0)
 }
 
-/// Whether a standing is a file of this content.
 pub(crate) fn is_content(standing: &Standing, content: &[u8]) -> bool {
     match standing {
         Standing::File(state) => state.digest == Digest::of(content).to_string(),

@@ -11,14 +11,6 @@ pub trait Beside: Sync + Debug {
 
     /// The next piece of what was sent along. An empty one ends one content.
     fn hear(&self) -> io::Result<Vec<u8>>;
-
-    /// Waits until the call may be carried out.
-    fn wait_for_go(&self) {}
-
-    /// Whether that would be a wait.
-    fn is_waiting(&self) -> bool {
-        false
-    }
 }
 
 /// Nobody is there, as for a call that is only tried out.

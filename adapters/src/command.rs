@@ -1,19 +1,26 @@
 //! `command.run`: runs one program of the system in the space, by its words and never through a shell.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use effectd_contracts::{Artifact, Code, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{
+    Artifact, BaseProfile, Code, Failure, Phase, SafetyClass, SandboxProfile, SideEffect, ToolOutput,
+    ToolSpec,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::beside::Beside;
 use crate::limits::{
     ARGV_MAX, ARGV_WORD_BYTES_MAX, COMMAND_TIME_MAX, OUTPUT_HEAD_BYTES_MAX, OUTPUT_KEPT_BYTES_MAX,
 };
-use crate::params;
+use crate::params::{self, FolderPath};
 use crate::spacepath::Base;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::Workspace;
 
 /// Where programs are looked for. The space itself holds nothing that can be executed: the sandbox sees to that.
@@ -23,60 +30,69 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 #[derive(Debug, Clone, Copy)]
 pub struct Run;
 
-impl Tool for Run {
-    fn id(&self) -> &'static str {
-        "command.run"
-    }
+/// The parameters of [`Run`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    #[schemars(
+        length(min = 1, max = ARGV_MAX),
+        inner(length(max = ARGV_WORD_BYTES_MAX)),
+        extend("x-command" = true)
+    )]
+    argv: Vec<String>,
+    directory_path: Option<FolderPath>,
+    #[serde(default)]
+    stdin: String,
+}
+
+impl TypedTool for Run {
+    const ID: &'static str = "command.run";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Runs one program of the system in the space: by its words, never through a shell, without network, and \
-                only if it is on the policy's list of commands.",
-            "caps_required": ["command.run", "workspace:shared:write"],
-            "params_schema": params::object(&["argv", "space_id"], json!({
-                "argv": {
-                    "type": "array", "minItems": 1, "maxItems": ARGV_MAX.get(), "x-command": true,
-                    "items": { "type": "string", "maxLength": ARGV_WORD_BYTES_MAX.get() },
-                },
-                "directory_path": params::path_schema(),
-                "stdin": { "type": "string" },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["stdout", "stderr", "stdout_bytes", "stderr_bytes"], json!({
-                "exit_code": { "type": "integer", "x-public": true },
-                "signal": { "type": "integer", "x-public": true },
-                "stdout": { "type": "string" },
-                "stderr": { "type": "string" },
-                "stdout_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "stderr_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "stdout_kept_bytes": {
-                    "type": "integer", "minimum": 0, "x-public": true, "x-artifact-bytes": "stdout",
-                },
-                "stderr_kept_bytes": {
-                    "type": "integer", "minimum": 0, "x-public": true, "x-artifact-bytes": "stderr",
-                },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "side_effects": ["process_exec", "filesystem_write"],
-            "safety_class": "MEDIUM",
-            "risk_level": "write",
-            "timeout_ms": COMMAND_TIME_MAX.get().as_millis() as u64,
-            "resource": "space:{space_id}",
-            "repeat": "never",
-            "sandbox_profile": "exec",
-        }))
+        let result = json!({
+            "exit_code": { "type": "integer", "x-public": true },
+            "signal": { "type": "integer", "x-public": true },
+            "stdout": { "type": "string" },
+            "stderr": { "type": "string" },
+            "stdout_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "stderr_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "stdout_kept_bytes": {
+                "type": "integer", "minimum": 0, "x-public": true, "x-artifact-bytes": "stdout",
+            },
+            "stderr_kept_bytes": {
+                "type": "integer", "minimum": 0, "x-public": true, "x-artifact-bytes": "stderr",
+            },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            caps_required: params::caps(["command.run", "workspace:shared:write"]),
+            side_effects: BTreeSet::from([SideEffect::ProcessExec, SideEffect::FilesystemWrite]),
+            safety_class: SafetyClass::Medium,
+            reversible: false,
+            timeout_ms: COMMAND_TIME_MAX.as_millis() as u64,
+            resource: params::resource("space:{space_id}"),
+            sandbox_profile: SandboxProfile {
+                base: BaseProfile::Exec,
+                high_isolation: false,
+            },
+            ..params::writes::<Self>(
+                "Runs one program of the system in the space: by its words, never through a shell, without network, and \
+                    only if it is on the policy's list of commands.",
+                params::object(&["stdout", "stderr", "stdout_bytes", "stderr_bytes"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "argv": ["wc", "-l", "notes/w36.txt"], "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        let argv = argv(params)?;
+    fn check(&self, params: &Params) -> Result<(), Failure> {
+        let Params { argv, .. } = params;
+        let program = argv.first().map_or("", String::as_str);
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
-        if !argv[0].chars().all(plain) || argv[0].starts_with(['.', '-']) || argv[0].is_empty() {
+        if !program.chars().all(plain) || program.starts_with(['.', '-']) || program.is_empty() {
             return Err(params::invalid(
                 "argv/0",
                 "the plain name of a program is needed, without a path",
@@ -85,9 +101,8 @@ impl Tool for Run {
         if argv.iter().any(|word| word.contains('\0')) {
             return Err(params::invalid("argv", "a word has a NUL in it"));
         }
-        if params.contains_key("directory_path")
-            && params::folder(params, "directory_path")?.base() != Base::Workspace
-        {
+        let outside = |folder: &FolderPath| folder.0.base() != Base::Workspace;
+        if params.directory_path.as_ref().is_some_and(outside) {
             return Err(params::invalid(
                 "directory_path",
                 "it must be workspace or beneath it",
@@ -98,9 +113,9 @@ impl Tool for Run {
 
     /// Quality is 1 for a program that ends well, and 0 otherwise. What is too long for the result goes beside it while the
     /// program runs, and becomes an artifact.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let mut child = start(workspace, &call.params)?;
-        let stdin = params::optional_text(&call.params, "stdin").unwrap_or_default();
+        let stdin = call.params.stdin.as_str();
         let (outputs, status) = std::thread::scope(|scope| {
             let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
             // A program need not read what it is given.
@@ -139,16 +154,9 @@ impl Tool for Run {
         })
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.check(&call.params)?;
-        let argv = argv(&call.params)?;
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         directory(workspace, &call.params)?;
-        let found = PATH
-            .split(':')
-            .any(|folder| std::path::Path::new(folder).join(argv[0]).is_file());
-        if !found {
-            return Err(not_found(argv[0]));
-        }
+        program(&call.params.argv[0])?;
         let result =
             json!({ "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0, "dry_run": true });
         Ok(ToolOutput::new(result, None))
@@ -159,38 +167,28 @@ fn failed(why: &str) -> Failure {
     Failure::new(Code::ToolFailed, Phase::Dispatch, why)
 }
 
-fn not_found(program: &str) -> Failure {
-    let message =
-        format!("there is no program {program} in {PATH}; the policy may list what the system does not have");
-    Failure::new(Code::FileNotFound, Phase::Dispatch, message)
+fn program(name: &str) -> Result<PathBuf, Failure> {
+    let mut places = PATH.split(':').map(|folder| Path::new(folder).join(name));
+    places.find(|path| path.is_file()).ok_or_else(|| {
+        let message = format!(
+            "there is no program {name} in {PATH}; the policy may list what the system does not have"
+        );
+        Failure::new(Code::FileNotFound, Phase::Dispatch, message)
+    })
 }
 
-fn argv(params: &Map<String, Value>) -> Result<Vec<&str>, Failure> {
-    let words = params.get("argv").and_then(Value::as_array);
-    let words: Option<Vec<_>> = words.and_then(|words| words.iter().map(Value::as_str).collect());
-    words
-        .filter(|words| !words.is_empty())
-        .ok_or_else(|| params::invalid("argv", "a list of words is needed"))
-}
-
-fn directory(workspace: &Workspace<'_>, params: &Map<String, Value>) -> Result<String, Failure> {
-    if !params.contains_key("directory_path") {
+fn directory(workspace: &Workspace<'_>, params: &Params) -> Result<String, Failure> {
+    let Some(FolderPath(folder)) = &params.directory_path else {
         return Ok(workspace.root_name().to_owned());
-    }
-    let folder = params::folder(params, "directory_path")?;
+    };
     // The program starts there by name; should a link take its place, the sandbox still ends at the space.
-    workspace.walk(&folder, false)?;
+    workspace.walk(folder, false)?;
     Ok(format!("{}/{}", workspace.root_name(), folder.relative()))
 }
 
-fn start(workspace: &Workspace<'_>, params: &Map<String, Value>) -> Result<Child, Failure> {
-    let argv = argv(params)?;
-    let program = PATH
-        .split(':')
-        .map(|folder| std::path::Path::new(folder).join(argv[0]))
-        .find(|path| path.is_file());
-    let program = program.ok_or_else(|| not_found(argv[0]))?;
-    Command::new(program)
+fn start(workspace: &Workspace<'_>, params: &Params) -> Result<Child, Failure> {
+    let Params { argv, .. } = params;
+    Command::new(program(&argv[0])?)
         .args(&argv[1..])
         .current_dir(directory(workspace, params)?)
         .env_clear()
@@ -237,7 +235,7 @@ impl Kept {
                 }
                 (kept.kept, piece) = (0, &kept.head);
             }
-            let room = OUTPUT_KEPT_BYTES_MAX.get().saturating_sub(kept.kept);
+            let room = OUTPUT_KEPT_BYTES_MAX.saturating_sub(kept.kept);
             let now = piece.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             if now > 0 {
                 // If nobody takes it any more, the program still runs to its end.
@@ -250,12 +248,12 @@ impl Kept {
 
     /// Whether there is more than stands in the result.
     fn is_long(&self) -> bool {
-        self.head.len() > OUTPUT_HEAD_BYTES_MAX.get()
+        self.head.len() > OUTPUT_HEAD_BYTES_MAX
     }
 
     /// What stands in the result: bytes that are not text are marked as such.
     fn head(&self) -> String {
-        let end = self.head.len().min(OUTPUT_HEAD_BYTES_MAX.get());
+        let end = self.head.len().min(OUTPUT_HEAD_BYTES_MAX);
         String::from_utf8_lossy(&self.head[..end]).into_owned()
     }
 }
@@ -265,6 +263,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::testing::Place;
+    use crate::tool::Tool;
 
     #[test]
     fn words_are_words_and_no_shell_reads_them() {
@@ -306,7 +305,7 @@ mod tests {
         let total = output.result["stdout_bytes"].as_u64().unwrap();
         assert_eq!(
             output.result["stdout"].as_str().unwrap().len(),
-            OUTPUT_HEAD_BYTES_MAX.get()
+            OUTPUT_HEAD_BYTES_MAX
         );
         let named: Vec<_> = output.artifacts.iter().map(|artifact| &*artifact.name).collect();
         assert_eq!(named, ["stdout"]);
@@ -334,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_bound_is_counted_and_not_kept() {
-        let (max, line) = (OUTPUT_KEPT_BYTES_MAX.get(), crate::testing::Line::default());
+        let (max, line) = (OUTPUT_KEPT_BYTES_MAX, crate::testing::Line::default());
         let kept = Kept::read(Endless(max + 100_000), STDOUT, &line);
         assert_eq!((kept.total, kept.kept), (max + 100_000, max));
         assert_eq!(line.length(STDOUT), max);
@@ -346,12 +345,12 @@ mod tests {
     fn only_plain_names_of_programs_are_taken() {
         for name in ["", "/bin/ls", "../ls", "./ls", "a/b", "-x", ".", "l s", "ls\0"] {
             let params = json!({ "argv": [name] });
-            let failure = Run.check(params.as_object().unwrap()).unwrap_err();
+            let failure = Tool::check(&Run, params.as_object().unwrap()).unwrap_err();
             assert_eq!(failure.code, Code::ParamsInvalid, "{name:?}");
         }
         let outside = json!({ "argv": ["ls"], "directory_path": "tmp/x" });
-        assert!(Run.check(outside.as_object().unwrap()).is_err());
+        assert!(Tool::check(&Run, outside.as_object().unwrap()).is_err());
         let nul = json!({ "argv": ["ls", "a\0b"] });
-        assert!(Run.check(nul.as_object().unwrap()).is_err());
+        assert!(Tool::check(&Run, nul.as_object().unwrap()).is_err());
     }
 }

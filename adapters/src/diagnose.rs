@@ -2,12 +2,14 @@
 //!
 //! It looks only at the text that it is given, so that the same text always gets the same answer.
 
-use effectd_contracts::{Code, Failure, ToolCall, ToolOutput, ToolSpec};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Code, Failure, RiskTier, ToolOutput, ToolSpec};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::limits::DIAGNOSE_BYTES_MAX;
 use crate::params;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::Workspace;
 
 /// Explains errors.
@@ -202,54 +204,51 @@ const PATTERNS: &[Pattern] = &[
     },
 ];
 
-impl Tool for DiagnoseError {
-    fn id(&self) -> &'static str {
-        "core.diagnose_error"
-    }
+/// The parameters of [`DiagnoseError`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    #[serde(default)]
+    #[schemars(length(max = DIAGNOSE_BYTES_MAX))]
+    error_text: String,
+}
 
-    fn aliases(&self) -> &'static [&'static str] {
-        &["diagnose_error"]
-    }
+impl TypedTool for DiagnoseError {
+    const ID: &'static str = "core.diagnose_error";
+    const ALIASES: &'static [&'static str] = &["diagnose_error"];
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Says what an error message usually means, what to do next, and whether trying again may help. It looks \
-                at the text alone.",
-            "caps_required": ["diagnose"],
-            "params_schema": params::object(&[], json!({
-                "error_text": { "type": "string", "maxLength": DIAGNOSE_BYTES_MAX.get() },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["category", "cause", "next_steps", "retry_may_help"], json!({
-                "category": { "type": "string", "x-public": true },
-                "cause": { "type": "string", "x-public": true },
-                "next_steps": { "type": "array", "items": { "type": "string" }, "x-public": true },
-                "retry_may_help": { "type": "boolean", "x-public": true },
-                "also": { "type": "array", "items": { "type": "string" }, "x-public": true },
-            })),
-            "side_effects": ["read_only"],
-            "safety_class": "LOW",
-            "risk_level": "read",
-            "risk_tier": "R1",
-            "timeout_ms": 4000,
-            "repeat": "safe",
-        }))
+        let result = json!({
+            "category": { "type": "string", "x-public": true },
+            "cause": { "type": "string", "x-public": true },
+            "next_steps": { "type": "array", "items": { "type": "string" }, "x-public": true },
+            "retry_may_help": { "type": "boolean", "x-public": true },
+            "also": { "type": "array", "items": { "type": "string" }, "x-public": true },
+        });
+        let mut spec = ToolSpec {
+            caps_required: params::caps(["diagnose"]),
+            risk_tier: Some(RiskTier::R1),
+            ..params::reads::<Self>(
+                "Says what an error message usually means, what to do next, and whether trying again may help. It looks \
+                    at the text alone.",
+                params::object(&["category", "cause", "next_steps", "retry_may_help"], result),
+            )
+        };
+        // It reads nothing of a space, so none has to be named.
+        if let Some(schema) = spec.params_schema.as_object_mut() {
+            schema.remove("required");
+        }
+        spec
     }
 
     fn example(&self) -> Value {
         json!({ "error_text": "cp: cannot create regular file 'x': No space left on device", "space_id": "shared:household" })
     }
 
-    fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
-        Ok(())
-    }
-
     /// Quality is 1 if the error is known, and a half if it is not.
-    fn run(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let text = params::optional_text(&call.params, "error_text").unwrap_or_default();
-        let text = text.to_lowercase();
+    fn run(&self, _: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let text = call.params.error_text.to_lowercase();
         if let Some(code) = own_code(&text) {
             let result = json!({
                 "category": code.as_str(), "cause": code.meaning(), "retry_may_help": code.retryable(),
@@ -278,10 +277,6 @@ impl Tool for DiagnoseError {
             "retry_may_help": first.retry, "also": also,
         });
         Ok(ToolOutput::new(result, Some(1.0)))
-    }
-
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.run(workspace, call)
     }
 }
 

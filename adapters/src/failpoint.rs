@@ -3,7 +3,6 @@
 //! With the feature `failpoints`, which no release has, a file in the space says whether tools stop there for good, so that
 //! the test can kill them. A tool has no other way to be told: it inherits no variable and no descriptor.
 
-/// Passes the point.
 #[cfg(not(feature = "failpoints"))]
 pub(crate) fn before_rename() {}
 

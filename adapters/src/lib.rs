@@ -16,6 +16,7 @@ mod params;
 mod rehearse;
 #[cfg(test)]
 mod testing;
+mod typed;
 
 pub mod artifact;
 pub mod command;

@@ -4,15 +4,19 @@
 //! its receipt, sealed and within the space's quota, and the runtime delivers what a committed receipt names. So an interrupted run
 //! has told nobody anything, and running it again is harmless.
 
+use std::collections::BTreeSet;
+
 use effectd_contracts::{
-    Artifact, Code, Failure, NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Phase, ToolCall, ToolOutput, ToolSpec,
-    Urgency,
+    Artifact, Code, Failure, NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Phase, Repeat, SideEffect, ToolOutput,
+    ToolSpec, Urgency,
 };
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::limits::{NOTIFY_BODY_BYTES_MAX, NOTIFY_TITLE_BYTES_MAX};
 use crate::params;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::Workspace;
 
 /// Spools a notification.
@@ -21,50 +25,76 @@ pub struct Local;
 
 const STREAM: u8 = 0;
 
-impl Tool for Local {
-    fn id(&self) -> &'static str {
-        NOTIFY_TOOL
-    }
+/// The parameters of [`Local`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    #[schemars(length(min = 1, max = NOTIFY_TITLE_BYTES_MAX))]
+    title: String,
+    #[serde(default)]
+    #[schemars(length(max = NOTIFY_BODY_BYTES_MAX))]
+    body: String,
+    #[serde(default)]
+    #[schemars(with = "String", extend("enum" = Urgency::ALL.map(Urgency::as_str), "x-public" = true))]
+    urgency: Urgency,
+}
+
+impl TypedTool for Local {
+    const ID: &'static str = NOTIFY_TOOL;
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Tells the people at this machine something: on the desktop, where there is one, and in `effectd \
-                notifications`. It cannot be unsent.",
-            "caps_required": ["notify", "workspace:shared:read"],
-            "params_schema": params::object(&["title", "space_id"], json!({
-                "title": { "type": "string", "minLength": 1, "maxLength": NOTIFY_TITLE_BYTES_MAX.get() },
-                "body": { "type": "string", "maxLength": NOTIFY_BODY_BYTES_MAX.get() },
-                "urgency": { "type": "string", "enum": Urgency::ALL.map(Urgency::as_str), "x-public": true },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["bytes", "can_be_unsent"], json!({
-                "artifact_id": { "type": "string", "x-artifact": NOTICE_ARTIFACT, "x-public": true },
-                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "can_be_unsent": { "const": false, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "side_effects": ["device_notification", "user_visible"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "timeout_ms": 4000,
+        let result = json!({
+            "artifact_id": { "type": "string", "x-artifact": NOTICE_ARTIFACT, "x-public": true },
+            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "can_be_unsent": { "const": false, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            caps_required: params::caps(["notify", "workspace:shared:read"]),
+            side_effects: BTreeSet::from([SideEffect::DeviceNotification, SideEffect::UserVisible]),
+            reversible: false,
             // In the order in which they were asked for.
-            "resource": "notifications:{space_id}",
-            "repeat": "safe",
-        }))
+            resource: params::resource("notifications:{space_id}"),
+            repeat: Repeat::Safe,
+            ..params::writes::<Self>(
+                "Tells the people at this machine something: on the desktop, where there is one, and in `effectd \
+                    notifications`. It cannot be unsent.",
+                params::object(&["bytes", "can_be_unsent"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "title": "The washing is done", "body": "It has been for an hour.", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        notice(params).map(drop)
+    fn check(&self, Params { title, body, .. }: &Params) -> Result<(), Failure> {
+        for (name, text, bytes_max) in [
+            ("title", title, NOTIFY_TITLE_BYTES_MAX),
+            ("body", body, NOTIFY_BODY_BYTES_MAX),
+        ] {
+            if text.len() > bytes_max {
+                return Err(params::invalid(
+                    name,
+                    format!("at most {bytes_max} bytes are shown"),
+                ));
+            }
+        }
+        if title.chars().all(|c| c.is_whitespace() || c.is_control()) {
+            return Err(params::invalid("title", "there is nothing to read in it"));
+        }
+        if title.contains(['\n', '\r']) {
+            return Err(params::invalid(
+                "title",
+                "it is one line; more goes into the body",
+            ));
+        }
+        Ok(())
     }
 
     /// Quality is 1: it is in the spool, or the action fails. Whether somebody saw it is not known here.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let bytes = spooled(&call.params)?;
         workspace.beside().say(STREAM, &bytes).map_err(|error| {
             let why = format!("nobody takes the notification: {error}");
@@ -81,50 +111,20 @@ impl Tool for Local {
         })
     }
 
-    fn dry_run(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+    fn dry_run(&self, _: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let bytes = spooled(&call.params)?.len();
         let result = json!({ "bytes": bytes, "can_be_unsent": false, "dry_run": true });
         Ok(ToolOutput::new(result, None))
     }
 }
 
-/// What the parameters say.
-fn notice(params: &Map<String, Value>) -> Result<Notice, Failure> {
-    let title = params::text(params, "title")?;
-    let body = params::optional_text(params, "body").unwrap_or_default();
-    for (name, text, bytes_max) in [
-        ("title", title, NOTIFY_TITLE_BYTES_MAX.get()),
-        ("body", body, NOTIFY_BODY_BYTES_MAX.get()),
-    ] {
-        if text.len() > bytes_max {
-            return Err(params::invalid(
-                name,
-                format!("at most {bytes_max} bytes are shown"),
-            ));
-        }
-    }
-    if title.chars().all(|c| c.is_whitespace() || c.is_control()) {
-        return Err(params::invalid("title", "there is nothing to read in it"));
-    }
-    if title.contains(['\n', '\r']) {
-        return Err(params::invalid(
-            "title",
-            "it is one line; more goes into the body",
-        ));
-    }
-    let urgency = params::optional_text(params, "urgency").map_or(Some(Urgency::default()), |word| {
-        Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
-    });
-    Ok(Notice {
-        title: title.to_owned(),
-        body: body.to_owned(),
-        urgency: urgency.ok_or_else(|| params::invalid("urgency", "low, normal or critical"))?,
-    })
-}
-
-/// The document as it lies in the spool.
-fn spooled(params: &Map<String, Value>) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(&notice(params)?)
+fn spooled(params: &Params) -> Result<Vec<u8>, Failure> {
+    let notice = Notice {
+        title: params.title.clone(),
+        body: params.body.clone(),
+        urgency: params.urgency,
+    };
+    serde_json::to_vec(&notice)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))
 }
 
@@ -181,8 +181,8 @@ mod tests {
             json!({ "title": "" }),
             json!({ "title": " \t\u{1b}" }),
             json!({ "title": "two\nlines" }),
-            json!({ "title": long(NOTIFY_TITLE_BYTES_MAX.get()) }),
-            json!({ "title": "x", "body": long(NOTIFY_BODY_BYTES_MAX.get()) }),
+            json!({ "title": long(NOTIFY_TITLE_BYTES_MAX) }),
+            json!({ "title": "x", "body": long(NOTIFY_BODY_BYTES_MAX) }),
             json!({ "title": "x", "urgency": "panic" }),
         ] {
             for answer in [

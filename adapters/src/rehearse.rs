@@ -15,7 +15,6 @@ use crate::spacepath::{Base, SpacePath};
 use crate::tool::Tool;
 use crate::workspace::{FileProblem, Workspace};
 
-/// What would come of a call.
 pub(crate) fn rehearse(
     tool: &dyn Tool,
     space: &Workspace<'_>,
@@ -130,7 +129,7 @@ fn filled(copy: &Workspace<'_>, touch: &Touch, after: &[Rehearsed]) -> Result<Ve
 
 /// What stands in the copy now, at the paths that may have changed, and the texts that are new.
 fn after(copy: &Workspace<'_>, before: &[Seen]) -> Result<Vec<Rehearsed>, Failure> {
-    let mut left = PREVIEW_TEXT_BYTES_MAX.get();
+    let mut left = PREVIEW_TEXT_BYTES_MAX;
     let mut after = Vec::with_capacity(before.len());
     for was in before {
         let path = SpacePath::parse(&was.path).map_err(|why| crate::params::invalid("path", why))?;

@@ -2,11 +2,16 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, PATH_DEPTH_MAX};
 
 /// A path that stays inside by its spelling alone: relative, without `..`, without empty or hidden tricks. That it also
 /// stays inside on the disk, whatever links lie there, is the kernel's part when it is opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(with = "String", extend("minLength" = 1, "maxLength" = PATH_BYTES_MAX, "x-public" = true, "x-resource" = true))]
 pub struct SpacePath {
     base: Base,
     parts: Vec<String>,
@@ -54,6 +59,13 @@ impl fmt::Display for PathInvalid {
     }
 }
 
+impl TryFrom<String> for SpacePath {
+    type Error = PathInvalid;
+    fn try_from(text: String) -> Result<Self, PathInvalid> {
+        Self::parse(&text)
+    }
+}
+
 impl SpacePath {
     /// Reads the path of a file from a request. `a//b/./c` is `a/b/c`.
     pub fn parse(text: &str) -> Result<Self, PathInvalid> {
@@ -85,7 +97,7 @@ impl SpacePath {
             Some(_) | None => return Err(PathInvalid::NoBase),
         };
         let parts: Vec<_> = parts.map(str::to_owned).collect();
-        if parts.len() > PATH_DEPTH_MAX.get() || parts.iter().any(|part| part.len() > NAME_BYTES_MAX) {
+        if parts.len() > PATH_DEPTH_MAX || parts.iter().any(|part| part.len() > NAME_BYTES_MAX) {
             return Err(PathInvalid::TooLong);
         }
         if parts.iter().any(|part| is_draft(part)) {

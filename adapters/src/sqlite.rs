@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use effectd_contracts::{Code, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
+use effectd_contracts::json::INTEGER_MAX;
+use effectd_contracts::{Code, Failure, Phase, ToolOutput, ToolSpec};
 use nix::errno::Errno;
 use rusqlite::config::DbConfig;
 use rusqlite::fallible_iterator::FallibleIterator;
@@ -20,7 +21,9 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::{Value as Bound, ValueRef};
 use rusqlite::{Batch, Connection, ErrorCode, MAIN_DB};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::limits::{
     SQLITE_ARGS_MAX, SQLITE_CELL_BYTES_MAX, SQLITE_FILE_BYTES_MAX, SQLITE_HEAP_BYTES_MAX,
@@ -28,10 +31,9 @@ use crate::limits::{
 };
 use crate::params;
 use crate::spacepath::SpacePath;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileKind, FileProblem, Stat, Workspace};
 
-/// What a database file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 const HEADER_BYTES: usize = 100;
 /// What the journal of a change that is not over begins with.
@@ -40,8 +42,6 @@ const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 const FORMAT_BYTES: std::ops::Range<usize> = 18..20;
 /// Steps of SQLite's machine between two looks at the clock.
 const STEPS_PER_LOOK: i32 = 1_000;
-/// Whole numbers beyond this are handed out as text: not every reader of JSON can hold them.
-const INTEGER_MAX: i64 = (1 << 53) - 1;
 const NO_TEXT: &str = "names of tables or columns in this database are no text in UTF-8";
 /// What a statement may ask about the database itself.
 const PRAGMAS: [&str; 8] = [
@@ -59,36 +59,43 @@ const PRAGMAS: [&str; 8] = [
 #[derive(Debug, Clone, Copy)]
 pub struct Query;
 
-impl Tool for Query {
-    fn id(&self) -> &'static str {
-        "sqlite.query"
-    }
+/// The parameters of [`Query`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: SpacePath,
+    #[schemars(length(min = 1, max = SQLITE_SQL_BYTES_MAX))]
+    sql: String,
+    #[serde(default)]
+    #[schemars(
+        length(max = SQLITE_ARGS_MAX),
+        extend("items" = { "type": ["null", "boolean", "number", "string"] })
+    )]
+    args: Vec<Value>,
+    #[schemars(range(min = 1, max = SQLITE_ROWS_MAX), extend("x-public" = true))]
+    max_rows: Option<usize>,
+}
+
+impl TypedTool for Query {
+    const ID: &'static str = "sqlite.query";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::reads(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Asks an SQLite database file of the space with one statement that only reads, and hands out at most 100 \
+        let result = json!({
+            "columns": { "type": "array", "items": { "type": "string" } },
+            "rows": { "type": "array", "items": { "type": "array" } },
+            "row_count": { "type": "integer", "minimum": 0, "x-public": true },
+            "complete": { "type": "boolean", "x-public": true },
+            "cells_shortened": { "type": "integer", "minimum": 0, "x-public": true },
+        });
+        params::reads::<Self>(
+            "Asks an SQLite database file of the space with one statement that only reads, and hands out at most 100 \
                 rows. Values go in with args, one for each ? of the statement.",
-            "params_schema": params::object(&["path", "sql", "space_id"], json!({
-                "path": params::path_schema(),
-                "sql": { "type": "string", "minLength": 1, "maxLength": SQLITE_SQL_BYTES_MAX.get() },
-                "args": {
-                    "type": "array",
-                    "maxItems": SQLITE_ARGS_MAX.get(),
-                    "items": { "type": ["null", "boolean", "number", "string"] },
-                },
-                "max_rows": { "type": "integer", "minimum": 1, "maximum": SQLITE_ROWS_MAX.get(), "x-public": true },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["columns", "rows", "row_count", "complete", "cells_shortened"], json!({
-                "columns": { "type": "array", "items": { "type": "string" } },
-                "rows": { "type": "array", "items": { "type": "array" } },
-                "row_count": { "type": "integer", "minimum": 0, "x-public": true },
-                "complete": { "type": "boolean", "x-public": true },
-                "cells_shortened": { "type": "integer", "minimum": 0, "x-public": true },
-            })),
-        }))
+            params::object(
+                &["columns", "rows", "row_count", "complete", "cells_shortened"],
+                result,
+            ),
+        )
     }
 
     fn example(&self) -> Value {
@@ -98,17 +105,16 @@ impl Tool for Query {
         })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        if params::text(params, "sql")?.contains('\0') {
+    fn check(&self, params: &Params) -> Result<(), Failure> {
+        if params.sql.contains('\0') {
             return Err(params::invalid("sql", "a statement has no NUL in it"));
         }
-        params::file(params, "path").map(drop)
+        Ok(())
     }
 
     /// Quality is 1 if all rows were handed out, half of it otherwise.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let (connection, denied) = open(workspace, &path)?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let (connection, denied) = open(workspace, &call.params.path)?;
         // Names in a database may be no text, which the crate between us and SQLite answers with a panic.
         let asked = catch_unwind(AssertUnwindSafe(|| ask(&connection, &denied, &call.params)));
         let found = asked.unwrap_or_else(|_| Err(failed(Code::ToolFailed, NO_TEXT)))?;
@@ -119,16 +125,12 @@ impl Tool for Query {
         });
         Ok(ToolOutput::new(result, Some(quality)))
     }
-
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.run(workspace, call)
-    }
 }
 
 /// The database in memory, bounded and read-only.
 fn open(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(Connection, Arc<AtomicBool>), Failure> {
     let (file, stat) = workspace.open_file(path)?;
-    let bytes_max = SQLITE_FILE_BYTES_MAX.get();
+    let bytes_max = SQLITE_FILE_BYTES_MAX;
     if stat.bytes > bytes_max {
         return Err(FileProblem::TooLarge { bytes_max }.into());
     }
@@ -199,7 +201,7 @@ fn all_in_one_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(), Fa
 }
 
 fn bound(connection: &Connection, file_bytes: u64) -> rusqlite::Result<()> {
-    let heap = file_bytes + SQLITE_HEAP_BYTES_MAX.get();
+    let heap = file_bytes + SQLITE_HEAP_BYTES_MAX;
     connection.pragma_update_and_check(None, "hard_heap_limit", heap as i64, |_| Ok(()))?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
@@ -224,7 +226,7 @@ fn bound(connection: &Connection, file_bytes: u64) -> rusqlite::Result<()> {
 
 /// From now on only what reads is taken, and not for long. Tells whether anything was denied.
 fn watch(connection: &mut Connection) -> rusqlite::Result<Arc<AtomicBool>> {
-    let until = Instant::now() + SQLITE_TIME_MAX.get();
+    let until = Instant::now() + SQLITE_TIME_MAX;
     connection.progress_handler(STEPS_PER_LOOK, Some(move || Instant::now() >= until))?;
     let denied = Arc::new(AtomicBool::new(false));
     let told = denied.clone();
@@ -262,8 +264,8 @@ struct Found {
     shortened: u64,
 }
 
-fn ask(connection: &Connection, denied: &AtomicBool, given: &Map<String, Value>) -> Result<Found, Failure> {
-    let mut statements = Batch::new(connection, params::text(given, "sql")?);
+fn ask(connection: &Connection, denied: &AtomicBool, given: &Params) -> Result<Found, Failure> {
+    let mut statements = Batch::new(connection, &given.sql);
     let first = statements.next().map_err(|error| {
         // Denied, and not by us: asking us was what met a name that is no text.
         let is_denied = error.sqlite_error_code() == Some(ErrorCode::AuthorizationForStatementDenied);
@@ -280,8 +282,7 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Map<String, Value>)
     if !statement.readonly() || statement.column_count() == 0 {
         return Err(params::invalid("sql", "only statements that read are taken"));
     }
-    let args = given.get("args").and_then(Value::as_array);
-    let args: Vec<Bound> = args.into_iter().flatten().map(bound_value).collect();
+    let args: Vec<Bound> = given.args.iter().map(bound_value).collect();
     if args.len() != statement.parameter_count() {
         let wanted = statement.parameter_count();
         return Err(params::invalid(
@@ -289,8 +290,7 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Map<String, Value>)
             format!("the statement has {wanted} places for values"),
         ));
     }
-    let rows_max = params::number(given, "max_rows").and_then(|most| usize::try_from(most).ok());
-    let rows_max = rows_max.unwrap_or(usize::MAX).min(SQLITE_ROWS_MAX.get());
+    let rows_max = given.max_rows.unwrap_or(usize::MAX).min(SQLITE_ROWS_MAX);
     let mut found = Found {
         columns: statement.column_names().map(str::to_owned).collect(),
         complete: true,
@@ -309,7 +309,7 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Map<String, Value>)
             bytes += cell_bytes(&cell);
             cells.push(cell);
         }
-        if found.rows.len() == rows_max || bytes > SQLITE_RESULT_BYTES_MAX.get() {
+        if found.rows.len() == rows_max || bytes > SQLITE_RESULT_BYTES_MAX {
             (found.complete, found.shortened) = (false, shortened);
             break;
         }
@@ -347,7 +347,7 @@ impl Found {
     }
 
     fn text(&mut self, text: &str) -> Value {
-        let most = SQLITE_CELL_BYTES_MAX.get();
+        let most = SQLITE_CELL_BYTES_MAX;
         if text.len() <= most {
             return json!(text);
         }
@@ -357,7 +357,7 @@ impl Found {
     }
 
     fn blob(&mut self, bytes: &[u8]) -> Value {
-        let shown = bytes.len().min(SQLITE_CELL_BYTES_MAX.get() / 2);
+        let shown = bytes.len().min(SQLITE_CELL_BYTES_MAX / 2);
         self.shortened += u64::from(shown < bytes.len());
         json!({ "bytes": bytes.len(), "hex": effectd_contracts::digest::hex(&bytes[..shown]) })
     }

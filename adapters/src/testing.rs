@@ -33,7 +33,6 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// How much was said in a stream.
     pub(crate) fn length(&self, stream: u8) -> u64 {
         self.said.lock().unwrap().get(&stream).map_or(0, Vec::len) as u64
     }
@@ -226,17 +225,14 @@ impl Place {
         self.answer(tool, &call)
     }
 
-    /// Sends contents along with the next call.
     pub(crate) fn send(&self, contents: &[Vec<u8>]) {
         self.line.send(contents);
     }
 
-    /// Forgets what tools have said so far.
     pub(crate) fn forget(&self) {
         self.line.said.lock().unwrap().clear();
     }
 
-    /// What tools have said at length.
     pub(crate) fn said(&self, stream: u8) -> Option<Vec<u8>> {
         self.line.said.lock().unwrap().get(&stream).cloned()
     }

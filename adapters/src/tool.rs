@@ -40,12 +40,6 @@ pub trait Tool: Sync {
         Vec::new()
     }
 
-    /// Whether [`Tool::run`] may begin before the intent is on disk: whatever it does before it has waited for the word to go
-    /// ([`Workspace::write_atomically`] does that) cannot be seen by anybody.
-    fn begins_unseen(&self) -> bool {
-        false
-    }
-
     /// Does it.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure>;
 
@@ -61,10 +55,6 @@ pub trait Tool: Sync {
 
 /// Has a tool answer one call.
 pub fn answer(tool: &dyn Tool, workspace: &Workspace<'_>, call: &ToolCall) -> ToolReply {
-    // Nothing that could be seen happens before its intent is on disk.
-    if call.mode != CallMode::Run || !tool.begins_unseen() {
-        workspace.beside().wait_for_go();
-    }
     let reply = match call.mode {
         CallMode::Run => run(tool, workspace, call).map(ToolReply::Done),
         CallMode::DryRun => tool.dry_run(workspace, call).map(ToolReply::Done),

@@ -11,7 +11,6 @@ use effectd::contracts::{
 use effectd::{Answer, Config, Runtime};
 use serde_json::{Map, Value, json};
 
-/// Most tools of the bench's own.
 pub(crate) const TOOLS_MAX: usize = 200;
 /// The tool that all of them are like.
 pub(crate) const WRITE: &str = "files.write_text";
@@ -60,7 +59,6 @@ impl Tool for Named {
     }
 }
 
-/// The name of a tool of the bench's own.
 pub(crate) fn tool_name(n: usize) -> String {
     format!("bench.write_{n:03}")
 }
@@ -89,6 +87,7 @@ pub(crate) async fn open(state: &Path, change: impl FnOnce(&mut Config)) -> Runt
     let rule = "permit (principal, action, resource in SpaceClass::\"shared\");\n";
     std::fs::write(policy.join("rules.cedar"), rule).expect("a file");
     let mut config = Config::embedded(state).expect("a configuration");
+    config.store.journal = crate::journal::journal();
     config.desktop = false;
     change(&mut config);
     Runtime::start(config).await.expect("a runtime")
@@ -119,7 +118,6 @@ fn tables() -> String {
     toml
 }
 
-/// A decision to write this text.
 pub(crate) fn request(tool: &str, action: &str, file: &str, text: &str) -> ActionRequest {
     let asked = json!({
         "action_id": action, "subject_id": SUBJECT, "space_id": SPACE, "tool_id": tool,

@@ -30,7 +30,7 @@ pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
     for file in &source.rules {
         std::fs::write(policy.join(&file.name), &file.text).expect("a file");
     }
-    let threads = effectd::threads().expect("threads");
+    let threads = tokio::runtime::Runtime::new().expect("threads");
     let times = threads.block_on(async {
         let runtime = Runtime::start(Config::embedded(&state).expect("a configuration"))
             .await

@@ -2,47 +2,41 @@
 //!
 //! Each blob has a name, a keyed digest that whoever stores it has made, so that equal content of one space is kept once. It
 //! is sealed under a key of its own, which lies in its head under the blobs' key: to destroy a blob, its head is overwritten.
-//! Every space has a quota, and what was stored longest ago goes first. How a blob is sealed stands in `sealed.rs`; those that
-//! come and go in pieces are in `stream.rs`. A small one lies in a slot of the shelf's one file for them (`slots.rs`), which
-//! costs a sync of data and no turn of the file system's journal; every other is a file of its own. Which lies where is known
-//! to the shelf (`known.rs`).
+//! Every space has a quota, and what was stored longest ago goes first. Each blob is a file. How it is sealed stands in
+//! `sealed.rs`; those that come and go in pieces are in `stream.rs`. Which are there is known to the shelf (`known.rs`).
 //!
 //! What lies on a shelf under a name is never more than the quota, but for what is pinned: that goes neither away nor into the
 //! count as long as somebody needs it, and is no more than the quota, either. What comes in pieces has no name until all of it is there, and takes nobody's room
 //! before; all of it together is never more than the quota, either. So a shelf takes at most three times its quota on disk, and
-//! more than once only while something is being written or put back. What counts is how long blobs are; a small one takes the
-//! whole block of its slot, as a small file would, and some slots are there before they are needed.
+//! more than once only while something is being written or put back. What counts is how long blobs are.
 
 mod check;
 mod known;
 mod pins;
 mod sealed;
-mod slots;
-mod storing;
 mod stream;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chacha20poly1305::XChaCha20Poly1305;
 use chacha20poly1305::aead::KeyInit;
 use effectd_contracts::{Digest, SpaceId, Timestamp};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
 pub use check::{BlobsCheck, BlobsChecked};
-use known::{Known, Place, settle, settle_those};
+use known::Known;
 pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
-use slots::{SLOT_SEALED_BYTES_MAX, SLOTS, Slots};
-pub use storing::Storing;
 pub use stream::{BlobReader, BlobWriter};
 
 const DRAFT: &str = "draft-";
@@ -72,27 +66,19 @@ impl Shelf {
 /// Why a blob is not stored or not given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlobError {
-    /// The disk said no.
     #[error("the blobs cannot be used: {0}")]
     Disk(String),
-    /// There is no room on the disk.
     #[error("there is no room left for what has to be kept")]
     Full,
     /// Larger than one blob, or than the whole quota.
     #[error("{size} bytes are more than can be kept; at most {max} are")]
-    TooLarge {
-        /// How large it is.
-        size: u64,
-        /// How large it may be.
-        max: u64,
-    },
+    TooLarge { size: u64, max: u64 },
     /// It is not there, or not any more.
     #[error("it is not kept any more")]
     Gone,
     /// It is there, and not what was stored.
     #[error("what is kept is damaged")]
     Damaged,
-    /// Not a name of a blob.
     #[error("{0:?} is no blob's name")]
     Name(String),
 }
@@ -139,23 +125,6 @@ impl Blobs {
 
     /// Stores bytes under a name of 64 hex digits; durable when it returns. What is there already is not written again.
     pub fn put(&self, shelf_of: Shelf, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
-        self.begin(shelf_of, space, name, content)?.finish()
-    }
-
-    /// Whether a content of this length has its place in a slot. [`Blobs::begin`] does not wait for the disk then.
-    pub fn is_small(bytes: u64) -> bool {
-        sealed_bytes(bytes) <= SLOT_SEALED_BYTES_MAX
-    }
-
-    /// Begins to store bytes under a name of 64 hex digits, and makes room for them. Of what is small all that is left is to wait for
-    /// the disk, in [`Storing::finish`]; before that, the blob is not there. What is not small is durable when this returns.
-    pub fn begin(
-        &self,
-        shelf_of: Shelf,
-        space: &SpaceId,
-        name: &str,
-        content: &[u8],
-    ) -> Result<Storing, BlobError> {
         check_name(name)?;
         let (size, max) = (content.len() as u64, self.bytes_max());
         if size > max {
@@ -165,30 +134,23 @@ impl Blobs {
         let shelf = self.shelf(&folder)?;
         let bytes = sealed_bytes(size);
         {
-            let mut known = lock(&shelf);
+            let mut known = shelf.lock();
             self.prove(&mut known, shelf_of, space, name)?;
             if known.renew(name) {
-                return Ok(Storing::done(shelf.clone()));
+                return Ok(());
             }
             self.make_room(&mut known, bytes)?;
             known.coming += bytes;
         }
-        // Not under the lock: those who wait for the disk at once wait once.
-        let mut storing = Storing {
-            shelf,
-            name: name.to_owned(),
-            bytes,
-            filled: None,
-        };
-        let sealed = seal_whole(&self.cipher, &context(shelf_of, space, name), content)?;
-        if bytes <= SLOT_SEALED_BYTES_MAX {
-            storing.filled = Some(known::fill(&storing.shelf, name, &sealed)?);
-            return Ok(storing);
+        // Without the lock: those who store at once wait for the disk at once.
+        let written = seal_whole(&self.cipher, &context(shelf_of, space, name), content)
+            .and_then(|sealed| write(&folder, name, &sealed));
+        let mut known = shelf.lock();
+        known.coming -= bytes;
+        if written.is_ok() {
+            known.add(name, bytes);
         }
-        settle(&storing.shelf)?;
-        write(&folder, name, &sealed)?;
-        storing.add(|known, name, bytes| known.add(name, bytes, Place::File));
-        Ok(storing)
+        written
     }
 
     /// Before what an earlier process left is relied upon, it is read once: the power may have failed while it was written.
@@ -197,10 +159,7 @@ impl Blobs {
         if !known.unproven.remove(name) {
             return Ok(());
         }
-        let reader = known
-            .sealed(name)
-            .and_then(|sealed| self.reader_of(shelf, space, name, sealed));
-        if reader.and_then(whole) == Err(BlobError::Damaged) {
+        if self.open(shelf, space, name).and_then(whole) == Err(BlobError::Damaged) {
             known.destroy(name)?;
         }
         Ok(())
@@ -210,7 +169,7 @@ impl Blobs {
     fn make_room(&self, known: &mut Known, bytes: u64) -> Result<(), BlobError> {
         // A content of the whole quota has its place, with all that sealing adds.
         while known.counted() + bytes > sealed_bytes(self.quota_bytes)
-            || known.by_name.len() >= BLOBS_PER_SHELF_MAX.get()
+            || known.by_name.len() >= BLOBS_PER_SHELF_MAX
         {
             known.destroy_oldest()?;
         }
@@ -225,26 +184,17 @@ impl Blobs {
         Ok(())
     }
 
-    /// Whether a blob is there.
     pub fn has(&self, shelf: Shelf, space: &SpaceId, name: &str) -> bool {
         let folder = self.folder(shelf, space);
-        if check_name(name).is_err() {
-            return false;
-        }
         let known = self.shelf_there(&folder).ok().flatten();
-        if known.is_some_and(|known| lock(&known).slot(name).is_some()) {
-            return true;
-        }
-        // What could not be written leaves an empty file.
-        let whole = |meta: fs::Metadata| meta.is_file() && meta.len() >= HEAD_BYTES as u64;
-        fs::metadata(folder.join(name)).is_ok_and(whole)
+        known.is_some_and(|known| known.lock().by_name.contains_key(name)) && folder.join(name).is_file()
     }
 
     /// Whether a blob is there; if it is, it counts as stored now, and so does not make room for others soon.
     pub fn renew(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<bool, BlobError> {
         check_name(name)?;
         let known = self.shelf(&self.folder(shelf, space))?;
-        let mut known = lock(&known);
+        let mut known = known.lock();
         self.prove(&mut known, shelf, space, name)?;
         Ok(known.renew(name))
     }
@@ -254,7 +204,6 @@ impl Blobs {
         whole(self.reader(shelf, space, name)?)
     }
 
-    /// Most bytes of one blob.
     pub fn bytes_max(&self) -> u64 {
         self.quota_bytes.min(BLOB_BYTES_MAX)
     }
@@ -263,13 +212,7 @@ impl Blobs {
     pub fn remove(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
         check_name(name)?;
         let known = self.shelf(&self.folder(shelf, space))?;
-        let leaving = {
-            let mut known = lock(&known);
-            known.destroy_all_of(name)?;
-            known.going()
-        };
-        // Also what somebody else is just destroying is gone when this returns.
-        settle_those(&known, leaving)
+        known.lock().destroy(name)
     }
 
     /// Destroys the blobs that were last stored before a moment; how many there were.
@@ -283,25 +226,18 @@ impl Blobs {
 
     fn expire_shelf(&self, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
         let shelf = self.shelf(folder)?;
-        let (mut gone, mut leaving, mut since) = (0, Vec::new(), None);
-        let names = lock(&shelf).names();
+        let names = shelf.lock().names();
+        let mut gone = 0;
         for name in names {
-            // One by one, since a file takes a sync. What is stored or named meanwhile waits for that one; it is touched before its
+            // One by one, since each takes a sync. What is stored or named meanwhile waits for that one; it is touched before its
             // receipt is written.
-            let mut known = lock(&shelf);
-            let stored_at = match known.slot(&name) {
-                Some(slot) => Some(slot.stored_at.div_euclid(1_000_000_000)),
-                None => fs::metadata(folder.join(&name)).ok().map(|meta| meta.mtime()),
-            };
+            let mut known = shelf.lock();
+            let stored_at = fs::metadata(folder.join(&name)).ok().map(|meta| meta.mtime());
             if stored_at.is_some_and(|second| second < before.as_second()) {
                 known.destroy(&name)?;
                 gone += 1;
-                let going = known.going();
-                leaving = going.0;
-                since = since.or(going.1);
             }
         }
-        settle_those(&shelf, (leaving, since))?;
         Ok(gone)
     }
 
@@ -313,7 +249,6 @@ impl Blobs {
         Ok(())
     }
 
-    /// The shelves of all spaces.
     fn folders(&self) -> Result<Vec<PathBuf>, BlobError> {
         let mut folders = Vec::new();
         for shelf in [Shelf::Preimages, Shelf::Artifacts] {
@@ -328,10 +263,9 @@ impl Blobs {
         Ok(folders)
     }
 
-    /// How many bytes a space's shelf takes.
     pub fn bytes(&self, shelf: Shelf, space: &SpaceId) -> Result<u64, BlobError> {
         let known = self.shelf(&self.folder(shelf, space))?;
-        let bytes = lock(&known).bytes;
+        let bytes = known.lock().bytes;
         Ok(bytes)
     }
 
@@ -341,7 +275,7 @@ impl Blobs {
 
     /// What lies on a shelf, if there is one; unlike [`Blobs::shelf`], this makes none.
     fn shelf_there(&self, folder: &Path) -> Result<Option<Arc<Mutex<Known>>>, BlobError> {
-        let known = lock(&self.shelves).get(folder).cloned();
+        let known = self.shelves.lock().get(folder).cloned();
         if known.is_some() || !folder.is_dir() {
             return Ok(known);
         }
@@ -350,7 +284,7 @@ impl Blobs {
 
     /// What lies on a shelf, read from the disk when it is first needed.
     fn shelf(&self, folder: &Path) -> Result<Arc<Mutex<Known>>, BlobError> {
-        let mut shelves = lock(&self.shelves);
+        let mut shelves = self.shelves.lock();
         if let Some(known) = shelves.get(folder) {
             return Ok(known.clone());
         }
@@ -359,17 +293,11 @@ impl Blobs {
         for above in folder.ancestors().skip(1).take(3) {
             File::open(above)?.sync_all()?;
         }
-        let (slots, in_slots, free) = Slots::read_all(folder)?;
-        let names: HashSet<&str> = in_slots.iter().map(|found| found.name.as_str()).collect();
-        let mut left = left_in_files(folder, &names)?;
-        left.extend(in_slots.into_iter().map(|found| {
-            let stored_at = i128::from(found.slot.stored_at);
-            (stored_at, found.name, found.bytes, Place::Slot(found.slot))
-        }));
-        left.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
-        let mut known = Known::new(folder.to_owned(), slots, free);
-        for (_, name, bytes, place) in left {
-            known.add(&name, bytes, place);
+        let mut left = left_in_files(folder)?;
+        left.sort();
+        let mut known = Known::new(folder.to_owned());
+        for (_, name, bytes) in left {
+            known.add(&name, bytes);
             if bytes <= IN_PLACE_BYTES_MAX {
                 known.unproven.insert(name);
             }
@@ -380,34 +308,25 @@ impl Blobs {
     }
 }
 
-/// The name of a space's folders.
 fn folder_of(space: &SpaceId) -> String {
     let mut name = Digest::of(space.as_str().as_bytes()).hex();
     name.truncate(32);
     name
 }
 
-/// What lies in files of a folder: when it was stored, in nanoseconds since 1970, its name, how long it is, and where. What is
-/// not whole goes, and so does what lies in a slot as well: two have stored the same at once, and then came a crash.
-fn left_in_files(
-    folder: &Path,
-    in_slots: &HashSet<&str>,
-) -> Result<Vec<(i128, String, u64, Place)>, BlobError> {
+/// What lies in a folder: when it was stored, in nanoseconds since 1970, its name, and how long it is. Drafts, and what is not
+/// wholly destroyed, go.
+fn left_in_files(folder: &Path) -> Result<Vec<(i128, String, u64)>, BlobError> {
     let mut left = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name == SLOTS {
-            continue;
-        }
         if name.starts_with(DRAFT) || is_destroyed(&entry.path())? {
             fs::remove_file(entry.path())?;
-        } else if in_slots.contains(name.as_str()) {
-            destroy(&entry.path())?;
         } else {
             let meta = entry.metadata()?;
             let stored_at = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
-            left.push((stored_at, name, meta.len(), Place::File));
+            left.push((stored_at, name, meta.len()));
         }
     }
     Ok(left)
@@ -424,10 +343,6 @@ fn whole(mut reader: BlobReader) -> Result<Vec<u8>, BlobError> {
         content.extend_from_slice(&piece);
     }
     Ok(content)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_name(name: &str) -> Result<(), BlobError> {

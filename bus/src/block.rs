@@ -18,20 +18,18 @@
 //!
 //! Numbers of fixed size are big-endian.
 
-use crate::codec::{Malformed, Reader, Span};
+use crate::codec::{Malformed, Span, fixed};
 use crate::record::Record;
 
 /// The format of journal, index and keys together. A store of another one is not opened.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 40;
 const LENGTH_BYTES: usize = 4;
 /// Memory of a block that is kept for the next: more than that is given back.
 const SPARE_BYTES_MAX: usize = 2 << 20;
-/// What every block begins with.
 pub(crate) const MAGIC: &[u8; 4] = b"efjb";
 
-/// What a block says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Its number, counted from 1.
@@ -40,13 +38,10 @@ pub struct Header {
     pub previous: u32,
     /// When it was written, in milliseconds since 1970.
     pub at_ms: i64,
-    /// How many records it holds.
     pub records: u32,
-    /// Its own checksum.
     pub checksum: u32,
 }
 
-/// A block that is being filled.
 #[derive(Debug)]
 pub struct Builder {
     seq: u64,
@@ -61,7 +56,6 @@ pub struct Builder {
     reason = "operations and blocks are bounded far below 4 GiB"
 )]
 impl Builder {
-    /// An empty block.
     pub fn new(seq: u64, previous: u32, at_ms: i64) -> Self {
         Builder {
             seq,
@@ -90,22 +84,18 @@ impl Builder {
         self.bytes.reserve(bytes);
     }
 
-    /// Its number.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Its time.
     pub fn at_ms(&self) -> i64 {
         self.at_ms
     }
 
-    /// How many records it holds.
     pub fn records(&self) -> u32 {
         self.records
     }
 
-    /// How many bytes it has so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -115,7 +105,6 @@ impl Builder {
         &self.bytes
     }
 
-    /// Whether it holds nothing yet.
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
@@ -134,7 +123,6 @@ impl Builder {
         }
     }
 
-    /// The finished block, and its checksum.
     pub fn finish(mut self) -> (Vec<u8>, u32) {
         self.bytes[0..4].copy_from_slice(MAGIC);
         self.bytes[4] = FORMAT;
@@ -150,13 +138,12 @@ impl Builder {
     }
 }
 
-/// Why a block cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// It is not what was written.
     #[error("{0}")]
     Damaged(&'static str),
-    /// It was written by a newer version.
+    /// It was written by another version.
     #[error("format {0}")]
     Newer(u8),
 }
@@ -172,16 +159,16 @@ pub fn check(bytes: &[u8]) -> Result<Header, BlockError> {
     if bytes.len() < HEADER_BYTES || &bytes[0..4] != MAGIC {
         return Err(BlockError::Damaged("a block without its mark"));
     }
-    if bytes[4] > FORMAT {
+    // A header that was cut off in zeros is damaged.
+    if bytes[4] != FORMAT && bytes[4] != 0 {
         return Err(BlockError::Newer(bytes[4]));
     }
-    let mut reader = Reader::new(&bytes[8..HEADER_BYTES], 8);
-    let seq = u64::from_be_bytes(reader.array()?);
-    let previous = u32::from_be_bytes(reader.array()?);
-    let at_ms = i64::from_be_bytes(reader.array()?);
-    let records = u32::from_be_bytes(reader.array()?);
-    let len = u32::from_be_bytes(reader.array()?);
-    let stated = u32::from_be_bytes(reader.array()?);
+    let seq = u64::from_be_bytes(fixed(bytes, 8));
+    let previous = u32::from_be_bytes(fixed(bytes, 16));
+    let at_ms = i64::from_be_bytes(fixed(bytes, 20));
+    let records = u32::from_be_bytes(fixed(bytes, 28));
+    let len = u32::from_be_bytes(fixed(bytes, 32));
+    let stated = u32::from_be_bytes(fixed(bytes, 36));
     if len as usize != bytes.len() - HEADER_BYTES {
         return Err(BlockError::Damaged("a block of the wrong length"));
     }
@@ -225,9 +212,8 @@ pub fn records(bytes: &[u8]) -> impl Iterator<Item = Result<(Span, Record), Malf
     })
 }
 
-/// One record, from the bytes of its span.
 pub fn record(bytes: &[u8], span: Span) -> Result<Record, Malformed> {
-    Record::decode(&mut Reader::new(bytes, span.at))
+    Record::decode(bytes, span)
 }
 
 fn next_span(bytes: &[u8], at: usize) -> Result<(Span, usize), Malformed> {

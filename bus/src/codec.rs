@@ -1,8 +1,6 @@
-//! How values become bytes: the few primitives that every stored format is made of.
-//!
-//! Written by hand rather than derived, so that a stored byte changes only when someone changes it here and sees the
-//! golden tests fail.
+//! How values become bytes: in postcard. Golden tests hold every byte.
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// Bytes that do not decode. Only damage or a bug gives them, since everything read has a checksum.
@@ -11,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 pub struct Malformed(pub &'static str);
 
 /// Half a SHA-256 of something that is only ever looked up whole: short, of one length, and it tells nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hash16(pub [u8; 16]);
 
 impl Hash16 {
@@ -29,239 +27,108 @@ impl Hash16 {
 }
 
 /// A part of a block, counted from the block's first byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Span {
-    /// Where it begins.
     pub at: u32,
-    /// How long it is.
     pub len: u32,
 }
 
 /// A part of the journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Which block.
     pub seq: u64,
-    /// Which part of it.
     pub span: Span,
 }
 
-impl Place {
-    /// Writes it.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        put_u64(out, self.seq);
-        put_u64(out, u64::from(self.span.at));
-        put_u64(out, u64::from(self.span.len));
+#[expect(
+    clippy::expect_used,
+    reason = "only a length that is not known beforehand fails"
+)]
+pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("every stored type has a known length")
+}
+
+/// Reads what [`encode`] wrote, which must fill its bytes.
+pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    let (value, rest) = decode_first(bytes)?;
+    if !rest.is_empty() {
+        return Err(Malformed("bytes after the end"));
+    }
+    Ok(value)
+}
+
+pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), Malformed> {
+    postcard::take_from_bytes(bytes).map_err(|_| Malformed("bytes that do not decode"))
+}
+
+/// A file's worth of value: behind a mark that names the format, and before a CRC-32 of all.
+pub(crate) fn encode_marked(mark: &str, value: &impl Serialize) -> Vec<u8> {
+    let mut out = encode(&(mark, value));
+    out.extend_from_slice(&crc32fast::hash(&out).to_be_bytes());
+    out
+}
+
+pub(crate) fn decode_marked<'a, T: Deserialize<'a>>(mark: &str, bytes: &'a [u8]) -> Result<T, Malformed> {
+    let (bytes, own) = bytes.split_last_chunk().ok_or(Malformed("bytes end too early"))?;
+    if crc32fast::hash(bytes) != u32::from_be_bytes(*own) {
+        return Err(Malformed("a checksum that does not fit"));
+    }
+    let (found, rest): (&str, _) = decode_first(bytes)?;
+    if found != mark {
+        return Err(Malformed("another format"));
+    }
+    decode(rest)
+}
+
+/// A digest as its 32 bytes; its own serialised form is text.
+pub(crate) mod digest {
+    use effectd_contracts::Digest;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(digest: &Digest, to: S) -> Result<S::Ok, S::Error> {
+        digest.as_bytes().serialize(to)
     }
 
-    /// Reads it.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Place {
-            seq: reader.u64()?,
-            span: Span {
-                at: reader.u32()?,
-                len: reader.u32()?,
-            },
-        })
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Digest, D::Error> {
+        <[u8; 32]>::deserialize(from).map(Digest::from_bytes)
     }
 }
 
-/// Appends a number in seven-bit groups, least first.
-pub fn put_u64(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value as u8 & 0x7f) | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Appends a signed number, small magnitudes short.
-pub fn put_i64(out: &mut Vec<u8>, value: i64) {
-    put_u64(out, ((value << 1) ^ (value >> 63)) as u64);
-}
-
-/// Appends bytes after their length.
-pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_u64(out, bytes.len() as u64);
+/// Appends bytes after their length, as [`encode`] writes them.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&encode(&bytes.len()));
     out.extend_from_slice(bytes);
 }
 
-/// Appends text after its length.
-pub fn put_str(out: &mut Vec<u8>, text: &str) {
-    put_bytes(out, text.as_bytes());
-}
-
-/// Reads what the `put_` functions wrote, and never beyond its end.
-#[derive(Debug)]
-pub struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    base: u32,
-}
-
-impl<'a> Reader<'a> {
-    /// Reads these bytes, which begin `base` bytes into their block.
-    pub fn new(bytes: &'a [u8], base: u32) -> Self {
-        Reader { bytes, at: 0, base }
-    }
-
-    /// How many bytes are left.
-    pub fn left(&self) -> usize {
-        self.bytes.len() - self.at
-    }
-
-    /// Where the next byte lies in the block.
-    pub fn position(&self) -> Result<u32, Malformed> {
-        u32::try_from(self.at)
-            .ok()
-            .and_then(|at| self.base.checked_add(at))
-            .ok_or(Malformed("a position beyond 4 GiB"))
-    }
-
-    /// The next `len` bytes as they are.
-    pub fn raw(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        if len > self.left() {
-            return Err(Malformed("bytes end too early"));
-        }
-        let part = &self.bytes[self.at..self.at + len];
-        self.at += len;
-        Ok(part)
-    }
-
-    /// So many bytes as an array.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.raw(N)?);
-        Ok(array)
-    }
-
-    /// One byte.
-    pub fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(self.raw(1)?[0])
-    }
-
-    /// A number.
-    pub fn u64(&mut self) -> Result<u64, Malformed> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
-            if shift == 63 && byte > 1 {
-                return Err(Malformed("a number beyond 64 bits"));
-            }
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                if byte == 0 && shift != 0 {
-                    return Err(Malformed("a number with needless zeros"));
-                }
-                return Ok(value);
-            }
-        }
-        Err(Malformed("a number beyond 64 bits"))
-    }
-
-    /// A number of at most 32 bits.
-    pub fn u32(&mut self) -> Result<u32, Malformed> {
-        u32::try_from(self.u64()?).map_err(|_| Malformed("a number beyond 32 bits"))
-    }
-
-    /// A length or count that memory is about to be taken for: never more than there are bytes left.
-    pub fn count(&mut self) -> Result<usize, Malformed> {
-        let count = usize::try_from(self.u64()?).map_err(|_| Malformed("a count beyond memory"))?;
-        if count > self.left() {
-            return Err(Malformed("a count beyond the bytes that are there"));
-        }
-        Ok(count)
-    }
-
-    /// A signed number.
-    pub fn i64(&mut self) -> Result<i64, Malformed> {
-        let value = self.u64()?;
-        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
-    }
-
-    /// Bytes after their length.
-    pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
-        let len = self.count()?;
-        self.raw(len)
-    }
-
-    /// Where bytes after their length lie, passing over them.
-    pub fn span(&mut self) -> Result<Span, Malformed> {
-        let len = self.count()?;
-        let at = self.position()?;
-        self.raw(len)?;
-        Ok(Span {
-            at,
-            len: u32::try_from(len).map_err(|_| Malformed("a part beyond 4 GiB"))?,
-        })
-    }
-
-    /// Text after its length.
-    pub fn text(&mut self) -> Result<&'a str, Malformed> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("text that is not UTF-8"))
-    }
-
-    /// A yes or no.
-    pub fn flag(&mut self) -> Result<bool, Malformed> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            2..=u8::MAX => Err(Malformed("a flag that is neither 0 nor 1")),
-        }
-    }
-
-    /// Makes sure that nothing follows.
-    pub fn end(&self) -> Result<(), Malformed> {
-        if self.left() == 0 {
-            Ok(())
-        } else {
-            Err(Malformed("bytes after the end"))
-        }
-    }
+/// So many bytes at a place that is there.
+pub(crate) fn fixed<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::record::Record;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
-        fn numbers_come_back(unsigned: u64, signed: i64) {
-            let mut out = Vec::new();
-            put_u64(&mut out, unsigned);
-            put_i64(&mut out, signed);
-            let mut reader = Reader::new(&out, 0);
-            prop_assert_eq!(reader.u64().unwrap(), unsigned);
-            prop_assert_eq!(reader.i64().unwrap(), signed);
-            reader.end().unwrap();
-        }
-
-        #[test]
-        fn no_bytes_make_a_reader_panic_or_take_memory(bytes: Vec<u8>) {
-            let mut reader = Reader::new(&bytes, u32::MAX - 8);
-            while reader.left() > 0 {
-                let before = reader.left();
-                let _ = reader.span();
-                let _ = reader.text();
-                let _ = reader.i64();
-                if reader.left() == before {
-                    break;
-                }
-            }
+        fn no_bytes_make_a_reader_panic(bytes: Vec<u8>) {
+            let len = u32::try_from(bytes.len()).unwrap();
+            let _ = Record::decode(&bytes, Span { at: 0, len });
+            let _ = Record::decode(&bytes, Span { at: u32::MAX - 8, len });
+            let _ = decode::<crate::fold::Fold>(&bytes);
         }
     }
 
     #[test]
-    fn every_number_has_one_form() {
-        assert_eq!(
-            Reader::new(&[0x80, 0x00], 0).u64(),
-            Err(Malformed("a number with needless zeros"))
-        );
-        assert_eq!(
-            Reader::new(&[0xff; 10], 0).u64(),
-            Err(Malformed("a number beyond 64 bits"))
-        );
+    fn a_marked_value_opens_under_its_own_mark_alone() {
+        let bytes = encode_marked("mark", &(7_u64, "text"));
+        assert_eq!(decode_marked("mark", &bytes), Ok((7_u64, "text")));
+        let other: Result<(u64, &str), _> = decode_marked("other", &bytes);
+        assert_eq!(other, Err(Malformed("another format")));
     }
 }

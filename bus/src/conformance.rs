@@ -34,12 +34,10 @@ pub trait Fixture {
     fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store>;
 }
 
-/// What a case works with.
 pub struct Bench<'a> {
     fixture: &'a dyn Fixture,
     /// The time, which stands still until the case moves it.
     pub clock: Arc<ManualClock>,
-    /// The store.
     pub store: Arc<dyn Store>,
 }
 
@@ -50,7 +48,6 @@ impl std::fmt::Debug for Bench<'_> {
 }
 
 impl<'a> Bench<'a> {
-    /// Opens the fixture's store at some moment.
     pub fn new(fixture: &'a dyn Fixture) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
         let store = fixture.open(clock.clone());
@@ -61,12 +58,10 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Lets time pass.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
 
-    /// Closes the store and opens it again.
     pub fn reopen(&mut self) {
         self.store.close().unwrap();
         self.store = self.fixture.open(self.clock.clone());
@@ -76,7 +71,6 @@ impl<'a> Bench<'a> {
 /// One promise, by name.
 pub type Case = (&'static str, fn(&mut Bench<'_>));
 
-/// Every case.
 pub fn cases() -> Vec<Case> {
     [
         topics::CASES,
@@ -93,7 +87,6 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-/// Runs every case on a fixture of its own.
 pub fn run(mut fixture: impl FnMut() -> Box<dyn Fixture>) {
     for (name, case) in cases() {
         let fixture = fixture();

@@ -18,7 +18,7 @@ pub(crate) use completions::DraftCompletion;
 pub(crate) use epochs::entry_context;
 pub(crate) use families::{DraftChange, DraftSwap};
 pub(crate) use groups::{Grant, letter_context};
-pub(crate) use topics::{DraftEvent, index_damaged};
+pub(crate) use topics::index_damaged;
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,6 @@ impl Desk<'_> {
     }
 }
 
-/// A sealed payload, to be written.
 pub(crate) fn sealed(Sealed { epoch, bytes }: Sealed) -> Payload {
     Payload {
         epoch: Some(epoch),
@@ -126,7 +125,6 @@ pub(crate) fn sealed(Sealed { epoch, bytes }: Sealed) -> Payload {
     }
 }
 
-/// A payload in clear, to be written.
 pub(crate) fn clear(bytes: Vec<u8>) -> Payload {
     Payload {
         epoch: None,

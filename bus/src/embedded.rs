@@ -9,6 +9,7 @@
 mod builder;
 mod cache;
 mod chunk;
+pub mod forward;
 mod grounds;
 mod guard;
 mod index;
@@ -21,10 +22,10 @@ pub mod salvage;
 mod segments;
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::Clock;
@@ -42,9 +43,10 @@ use crate::limits::{
 use crate::log::Log;
 use crate::table::Base as _;
 use crate::vault::Vault;
-use crate::vault::keyring::{failed, name, private_dir, sync_dir};
+use crate::vault::keyring::{failed, name, private_dir, sync_dir, write_new};
 use index::FileIndex;
 use journal::SledJournal;
+use parking_lot::Mutex;
 use segments::SegmentJournal;
 
 pub use journal::Durability;
@@ -58,17 +60,54 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// How often the lock is tried meanwhile.
 const LOCK_LOOK: Duration = Duration::from_millis(5);
 
-/// What carries the journal of a store. Chosen when the store is made, and kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What carries the journal of a store. Chosen when the store is made; [`rescue::migrate`] changes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalKind {
-    /// Plain files: the fastest, and what is let go is given back to the disk.
-    #[default]
-    Segments,
-    /// A sled database.
+    Files,
     Sled,
 }
 
-/// Where an embedded store lies, and what it may use.
+impl JournalKind {
+    const ALL: [Self; 2] = [Self::Files, Self::Sled];
+
+    /// Its name in settings, on the command line and in `journal/format`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Sled => "sled",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    fn directory(self, state: &Path) -> PathBuf {
+        match self {
+            Self::Files => segments::directory(state),
+            Self::Sled => journal::directory(state),
+        }
+    }
+
+    fn open(self, config: &EmbeddedConfig) -> Result<Arc<dyn Journal>, StoreError> {
+        Ok(match self {
+            Self::Files => Arc::new(SegmentJournal::open(config)?),
+            Self::Sled => Arc::new(released(|| SledJournal::open(config))?),
+        })
+    }
+}
+
+impl Default for JournalKind {
+    /// Plain files. Whole suites of tests run on the other one with `EFFECTD_TEST_JOURNAL=sled`, which no release reads.
+    fn default() -> Self {
+        #[cfg(feature = "failpoints")]
+        if std::env::var("EFFECTD_TEST_JOURNAL").is_ok_and(|name| name == Self::Sled.as_str()) {
+            return Self::Sled;
+        }
+        Self::Files
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct EmbeddedConfig {
     /// The state directory; `journal`, `index` and `keys` are made in it.
@@ -94,7 +133,6 @@ pub struct EmbeddedConfig {
 }
 
 impl EmbeddedConfig {
-    /// The defaults, in this state directory.
     pub fn new(state: impl Into<PathBuf>) -> Self {
         EmbeddedConfig {
             state: state.into(),
@@ -103,8 +141,8 @@ impl EmbeddedConfig {
             segment_bytes: SEGMENT_BYTES,
             journal_cache_bytes: 16 << 20,
             index_cache_bytes: INDEX_CACHE_BYTES,
-            index_gather_entries: INDEX_GATHER_ENTRIES.get(),
-            journal_open_max: JOURNAL_OPEN_MAX.get(),
+            index_gather_entries: INDEX_GATHER_ENTRIES,
+            journal_open_max: JOURNAL_OPEN_MAX,
             disk_free_bytes_min: DISK_FREE_BYTES_MIN,
             durability: Durability::default(),
         }
@@ -121,15 +159,12 @@ pub fn open(config: EmbeddedConfig, clock: Arc<dyn Clock>) -> Result<LocalStore,
 
 /// Opens the store with something between the engine and its journal, for measurements and tests.
 pub fn open_wrapped(
-    config: EmbeddedConfig,
+    mut config: EmbeddedConfig,
     clock: Arc<dyn Clock>,
     wrap: Wrap,
 ) -> Result<LocalStore, StoreError> {
-    private_dir(&config.state)?;
-    private_dir(&config.state.join("journal"))?;
+    let lock = prepared(&mut config)?;
     private_dir(&config.state.join("index"))?;
-    let lock = lock(&config.state)?;
-    check_format(&config.state.join("journal"))?;
     let vault = Vault::open(config.state.join("keys"), config.accept_key_loss)?;
     let medium = Embedded {
         config,
@@ -137,6 +172,43 @@ pub fn open_wrapped(
         lock: Mutex::new(Some(lock)),
     };
     LocalStore::start(Box::new(medium), clock, Arc::new(vault))
+}
+
+/// Chooses what carries the journal of a state directory, before there is a store in it.
+pub fn choose(state: &Path, journal: JournalKind) -> Result<(), StoreError> {
+    let mut config = EmbeddedConfig {
+        journal,
+        ..EmbeddedConfig::new(state)
+    };
+    prepared(&mut config).map(drop)
+}
+
+pub fn journal_of(state: &Path) -> Result<JournalKind, StoreError> {
+    read_format(&format_path(state))?.ok_or(StoreError::NotFound { what: "a store here" })
+}
+
+/// Locks a state directory, and finds out what carries its journal. What a migration left of the other kind is removed.
+fn prepared(config: &mut EmbeddedConfig) -> Result<Flock<File>, StoreError> {
+    private_dir(&config.state)?;
+    private_dir(&config.state.join("journal"))?;
+    let lock = lock(&config.state)?;
+    config.journal = check_format(&config.state, config.journal)?;
+    for other in JournalKind::ALL
+        .into_iter()
+        .filter(|kind| *kind != config.journal)
+    {
+        let left = other.directory(&config.state);
+        if left.exists() && !config.journal.directory(&config.state).exists() {
+            let what = format!(
+                "{} names a journal in {}, and the one that is there is in {}",
+                name(&format_path(&config.state)),
+                config.journal.as_str(),
+                other.as_str()
+            );
+            return Err(StoreError::Damaged { what, advice: ADVICE });
+        }
+    }
+    Ok(lock)
 }
 
 struct Embedded {
@@ -147,7 +219,14 @@ struct Embedded {
 
 impl Medium for Embedded {
     fn open(&self) -> Result<Opened, StoreError> {
-        let journal = open_journal(&self.config)?;
+        let journal = self.config.journal.open(&self.config)?;
+        // Only now: what a migration left is not removed on the word of a file alone.
+        for other in JournalKind::ALL
+            .into_iter()
+            .filter(|kind| *kind != self.config.journal)
+        {
+            remove(&other.directory(&self.config.state))?;
+        }
         let log = Log::open(&self.config.state.join("log"))?;
         let index = match opened_index(&self.config, &log) {
             Ok(index) => index,
@@ -178,7 +257,7 @@ impl Medium for Embedded {
     }
 
     fn release(&self) {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.lock.lock().take();
     }
 }
 
@@ -204,25 +283,6 @@ fn opened_index(config: &EmbeddedConfig, log: &Log) -> Result<FileIndex, StoreEr
         Ok(index)
     } else {
         Err(damaged("hashes of the log that should be there are not"))
-    }
-}
-
-/// Opens the journal of a state directory that is ours.
-fn open_journal(config: &EmbeddedConfig) -> Result<Arc<dyn Journal>, StoreError> {
-    Ok(match kind(config) {
-        JournalKind::Segments => Arc::new(SegmentJournal::open(config)?),
-        JournalKind::Sled => Arc::new(released(|| SledJournal::open(config))?),
-    })
-}
-
-/// What carries the journal: what is there, or else what is asked for.
-fn kind(config: &EmbeddedConfig) -> JournalKind {
-    if segments::directory(&config.state).exists() {
-        JournalKind::Segments
-    } else if config.state.join("journal").join("db").exists() {
-        JournalKind::Sled
-    } else {
-        config.journal
     }
 }
 
@@ -291,52 +351,71 @@ fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
     }
 }
 
-/// Reads or, in an empty directory, writes the store's format.
-fn check_format(journal: &Path) -> Result<(), StoreError> {
-    let path = journal.join("format");
-    match std::fs::read(&path) {
-        Ok(bytes) => {
-            let text = std::str::from_utf8(&bytes).unwrap_or_default();
-            let found = text.trim_end().parse().map_err(|_| StoreError::Damaged {
-                what: format!("{} does not hold a format number", name(&path)),
-                advice: ADVICE,
-            })?;
-            let known = u32::from(FORMAT);
-            if found != known {
-                Err(StoreError::Format { found, known })
-            } else {
-                Ok(())
-            }
-        }
-        Err(error)
-            if error.kind() == ErrorKind::NotFound
-                && !journal.join("db").exists()
-                && !journal.join("segments").exists() =>
-        {
-            write_format(&path)
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Damaged {
+fn format_path(state: &Path) -> PathBuf {
+    state.join("journal").join("format")
+}
+
+/// Reads or, in an empty directory, writes the store's format, with what carries its journal.
+fn check_format(state: &Path, new: JournalKind) -> Result<JournalKind, StoreError> {
+    let path = format_path(state);
+    if let Some(kind) = read_format(&path)? {
+        return Ok(kind);
+    }
+    if JournalKind::ALL.iter().any(|kind| kind.directory(state).exists()) {
+        return Err(StoreError::Damaged {
             what: format!("{} is missing beside a journal", name(&path)),
             advice: ADVICE,
-        }),
-        Err(error) => Err(failed(&path, &error)),
+        });
+    }
+    write_format(state, new)?;
+    Ok(new)
+}
+
+/// The file says `<format> <kind>`; `None` if it is not there.
+fn read_format(path: &Path) -> Result<Option<JournalKind>, StoreError> {
+    let bytes = match std::fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.map_err(|error| failed(path, &error))?,
+    };
+    let damaged = |what: &str| StoreError::Damaged {
+        what: format!("{} does not hold {what}", name(path)),
+        advice: ADVICE,
+    };
+    let text = std::str::from_utf8(&bytes).unwrap_or_default().trim_end();
+    let (found, kind) = text.split_once(' ').unwrap_or((text, ""));
+    let found = found.parse().map_err(|_| damaged("a format number"))?;
+    let known = u32::from(FORMAT);
+    if found != known {
+        return Err(StoreError::Format { found, known });
+    }
+    let kind = JournalKind::named(kind).ok_or_else(|| damaged("a kind of journal"))?;
+    Ok(Some(kind))
+}
+
+/// Puts a kind of journal in force, as a whole or not at all.
+fn write_format(state: &Path, kind: JournalKind) -> Result<(), StoreError> {
+    let text = format!("{FORMAT} {}\n", kind.as_str());
+    write_new(&format_path(state), text.as_bytes())
+}
+
+fn remove(directory: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(directory, &error)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
-fn write_format(path: &Path) -> Result<(), StoreError> {
-    let partial = path.with_extension("partial");
-    let write = || -> std::io::Result<()> {
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&partial)?;
-        writeln!(file, "{FORMAT}")?;
-        file.sync_all()?;
-        std::fs::rename(&partial, path)
-    };
-    write().map_err(|error| failed(path, &error))?;
-    path.parent().map_or(Ok(()), sync_dir)
+/// Syncs all files of a directory and of those in it, and their names.
+fn sync_tree(directory: &Path) -> Result<(), StoreError> {
+    let at_path = |error: std::io::Error| failed(directory, &error);
+    for entry in std::fs::read_dir(directory).map_err(at_path)? {
+        let path = entry.map_err(at_path)?.path();
+        if path.is_dir() {
+            sync_tree(&path)?;
+        } else {
+            let synced = File::open(&path).and_then(|file| file.sync_all());
+            synced.map_err(|error| failed(&path, &error))?;
+        }
+    }
+    sync_dir(directory)
 }

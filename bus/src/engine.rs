@@ -19,8 +19,8 @@ mod writer;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use effectd_contracts::merkle::Frontier;
@@ -37,6 +37,7 @@ use crate::table::{Base, Table};
 use crate::vault::Vault;
 use crate::watch::Signal;
 pub use audit::Audit;
+use parking_lot::{Mutex, RwLock};
 pub(crate) use queue::Finish;
 use queue::Queue;
 pub(crate) use recover::{damaged, rebuilt};
@@ -52,11 +53,9 @@ pub(crate) trait Medium: Send + Sync {
     fn release(&self);
 }
 
-/// Journal and index of one store, open.
 pub(crate) struct Opened {
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) base: Option<Arc<dyn Base>>,
-    /// The hashes of the log.
     pub(crate) log: Log,
     /// Index entries that are gathered before they are moved into the base.
     pub(crate) gather_entries: usize,
@@ -76,19 +75,15 @@ pub(crate) struct Served {
 pub(crate) struct Live {
     /// Keys in flight.
     pub(crate) open_keys: HashMap<Hash16, (Digest, ActionId)>,
-    /// Ends of topics.
     pub(crate) ends: HashMap<TopicName, u64>,
     /// The first events of topics that are kept, where that is not the very first.
     pub(crate) begins: HashMap<TopicName, u64>,
-    /// The first receipt that is kept.
     pub(crate) receipts_begin: u64,
     /// Dead letters that were requeued or purged since the store was opened.
     pub(crate) letters_ended: u64,
-    /// Dead letters that are there.
     pub(crate) letters: u64,
     /// The right edge of the log.
     pub(crate) log: Frontier,
-    /// Claims without an outcome.
     pub(crate) open_claims: u64,
 }
 
@@ -97,7 +92,6 @@ impl Live {
         self.begins.get(topic).copied().unwrap_or(0)
     }
 
-    /// Takes over what is kept no longer.
     pub(crate) fn expire(&mut self, fold: &Fold) {
         self.receipts_begin = fold.receipts_begin;
         let begins = fold.topics.iter().filter(|(_, topic)| topic.begin > 0);
@@ -134,39 +128,24 @@ pub struct LocalStore {
 struct Inner {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// The kernel's number of it.
-    writer_thread: i32,
 }
 
 impl Shared {
     pub(crate) fn served(&self) -> Arc<Served> {
-        self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn signals(&self) -> MutexGuard<'_, HashMap<TopicName, Arc<Signal>>> {
-        self.signals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn group_signals(&self) -> MutexGuard<'_, HashMap<(TopicName, GroupName), Arc<Signal>>> {
-        self.group_signals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.served.read().clone()
     }
 
     /// Asks the medium whether new work is taken, and keeps the answer for [`Shared::refusal`].
     pub(crate) fn judge(&self) -> Option<StoreError> {
         let refusal = self.medium.refusal();
-        let mut kept = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.refusal.lock();
         kept.clone_from(&refusal);
         refusal
     }
 
     /// Why new work is refused: nothing is open, or what the writer last judged.
     fn refusal(&self) -> Option<StoreError> {
-        let judged = || {
-            self.refusal
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone()
-        };
+        let judged = || self.refusal.lock().clone();
         self.served().dead.clone().or_else(judged)
     }
 
@@ -203,8 +182,8 @@ impl Served {
         self.dead.clone().map_or(Ok(()), Err)
     }
 
-    pub(crate) fn live(&self) -> std::sync::RwLockReadGuard<'_, Live> {
-        self.live.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn live(&self) -> parking_lot::RwLockReadGuard<'_, Live> {
+        self.live.read()
     }
 }
 
@@ -214,7 +193,6 @@ pub(crate) fn timestamp(ms: i64) -> Timestamp {
 }
 
 impl LocalStore {
-    /// Opens the medium, recovers what is on it, and starts the threads.
     pub(crate) fn start(
         medium: Box<dyn Medium>,
         clock: Arc<dyn Clock>,
@@ -238,17 +216,15 @@ impl LocalStore {
             retaining: Mutex::default(),
         });
         shared.measure();
-        let (thread, writer_thread) = writer::spawn(shared.clone(), recovered.state)?;
+        let thread = writer::spawn(shared.clone(), recovered.state)?;
         Ok(LocalStore {
             inner: Arc::new(Inner {
                 shared,
                 writer: Mutex::new(Some(thread)),
-                writer_thread,
             }),
         })
     }
 
-    /// Adds the store's metrics to a registry.
     pub fn register_metrics(&self, registry: &prometheus::Registry) -> Result<(), prometheus::Error> {
         self.inner.shared.meters.register(registry)
     }
@@ -263,16 +239,21 @@ impl std::fmt::Debug for LocalStore {
 impl Inner {
     fn close(&self) -> Result<(), StoreError> {
         self.shared.queue.close();
-        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.writer.lock().take();
         let result = match thread.map(JoinHandle::join) {
             Some(Err(_)) => Err(StoreError::Unavailable {
                 reason: "the writer ended with a panic".into(),
             }),
             Some(Ok(())) | None => Ok(()),
         };
-        self.shared.signals().values().for_each(|signal| signal.close());
         self.shared
-            .group_signals()
+            .signals
+            .lock()
+            .values()
+            .for_each(|signal| signal.close());
+        self.shared
+            .group_signals
+            .lock()
             .values()
             .for_each(|signal| signal.close());
         result

@@ -14,63 +14,36 @@ use crate::names::TopicName;
 pub enum StoreError {
     /// The queue in front of the writer, or a group's window, is full.
     #[error("the store is overloaded ({what}); try again shortly")]
-    Overloaded {
-        /// Which bound was reached.
-        what: &'static str,
-    },
-    /// Something from outside is larger than its bound.
+    Overloaded { what: &'static str },
     #[error("{what} is {size}; at most {max} is allowed")]
     TooLarge {
-        /// What was too large.
         what: &'static str,
-        /// How large it was.
         size: usize,
-        /// How large it may be.
         max: usize,
     },
-    /// A value that no rule of the Store allows.
     #[error("{0}")]
     Invalid(String),
-    /// The thing that was named does not exist.
     #[error("{what} is not known")]
-    NotFound {
-        /// What was looked for.
-        what: &'static str,
-    },
+    NotFound { what: &'static str },
     /// What was asked for is no longer kept.
     #[error(
         "events of {topic} before offset {begins} are no longer kept: go on from there (`seek` the group to its start)"
     )]
-    Dropped {
-        /// Which topic.
-        topic: TopicName,
-        /// Where it begins now.
-        begins: u64,
-    },
+    Dropped { topic: TopicName, begins: u64 },
     /// The lease ran out and the event went to someone else, was settled, or belonged to an earlier run of the process.
     #[error("the lease is no longer held")]
     LeaseLost,
     /// Someone else took the action over, or its claim is already settled: this outcome must not be recorded.
     #[error("the claim of action {action_id} is held under another fence")]
-    StaleFence {
-        /// Whose claim.
-        action_id: ActionId,
-    },
-    /// The action has its one receipt already.
+    StaleFence { action_id: ActionId },
     #[error("action {action_id} already has receipt {receipt_id}")]
     AlreadyReceipted {
-        /// Which action.
         action_id: ActionId,
-        /// The receipt that stands.
         receipt_id: ReceiptId,
     },
     /// An id that was used before came back with other content.
     #[error("{what} was used before with other content")]
-    Conflict {
-        /// Which kind of id.
-        what: &'static str,
-    },
-    /// A compare-and-swap met another version than it expected.
+    Conflict { what: &'static str },
     #[error("the entry is at another version than expected")]
     VersionMismatch {
         /// The version that stands; `None` if there is no entry.
@@ -84,43 +57,21 @@ pub enum StoreError {
     ReadOnly,
     /// The last write failed and the store is being reopened. Whether that write happened is not known: ask again by id.
     #[error("the store is not available: {reason}")]
-    Unavailable {
-        /// What the disk or the engine said.
-        reason: String,
-    },
-    /// The Store was shut down.
+    Unavailable { reason: String },
     #[error("the store is closed")]
     Closed,
     /// Another process has the state directory open.
     #[error("{} is in use by another process: stop it, or choose another state directory", path.display())]
-    Locked {
-        /// Which directory.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// The state was written by a version with another format.
     #[error("the store has format {found}, this version reads format {known}: use the effectd that wrote it")]
-    Format {
-        /// The format on disk.
-        found: u32,
-        /// The format known here.
-        known: u32,
-    },
+    Format { found: u32, known: u32 },
     /// What is on disk is not what was written.
     #[error("the store is damaged: {what}. {advice}")]
-    Damaged {
-        /// What was found.
-        what: String,
-        /// What an operator can do about it.
-        advice: &'static str,
-    },
+    Damaged { what: String, advice: &'static str },
     /// The keys that open sealed payloads are missing or do not fit.
     #[error("the store's keys cannot be used: {what}. {advice}")]
-    Keys {
-        /// What was found.
-        what: String,
-        /// What an operator can do about it.
-        advice: &'static str,
-    },
+    Keys { what: String, advice: &'static str },
 }
 
 impl StoreError {

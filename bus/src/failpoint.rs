@@ -8,7 +8,7 @@
 
 /// Every point there is, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 19] = [
+pub const POINTS: [&str; 22] = [
     "journal.opening",
     "writer.before_append",
     "journal.after_begin",
@@ -28,13 +28,14 @@ pub const POINTS: [&str; 19] = [
     "retain.taken_out",
     "retain.flushed",
     "retain.in_force",
+    "journal.forwarded",
+    "migrate.written",
+    "migrate.in_force",
 ];
 
-/// Passes a point.
 #[cfg(not(feature = "failpoints"))]
 pub(crate) fn hit(_: &'static str) {}
 
-/// Passes a point.
 #[cfg(feature = "failpoints")]
 pub(crate) fn hit(name: &'static str) {
     armed::hit(name);

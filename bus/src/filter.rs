@@ -55,7 +55,6 @@ impl Filter {
         &self.bits
     }
 
-    /// Where the block of a key is.
     fn block(&self, probe: &Probe) -> usize {
         let blocks = (self.bits.len() / BLOCK_BYTES) as u64;
         ((probe.high * blocks) >> 32) as usize * BLOCK_BYTES

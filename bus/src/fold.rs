@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{ActionId, Digest, Monotonic, SpaceId};
+use serde::{Deserialize, Serialize};
 
-use crate::codec::{Hash16, Span};
+use crate::codec::{self, Hash16, Span};
 use crate::fold::groups::Group;
 use crate::keys::Stored;
 use crate::names::{GroupName, TopicName};
 use crate::table::Layer;
 
-/// When a record is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct When {
     /// The block's time.
@@ -32,7 +32,7 @@ pub struct When {
 }
 
 /// A topic's end, and which sealing epochs its events need.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topic {
     /// The offset that the next event gets.
     pub end: u64,
@@ -47,75 +47,73 @@ pub struct Topic {
 }
 
 /// A claim without an outcome.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenClaim {
-    /// Which action.
     pub action_id: ActionId,
-    /// Digest of the whole request.
+    #[serde(with = "codec::digest")]
     pub action_digest: Digest,
-    /// In which space.
     pub space: SpaceId,
     /// Hash of asker and key.
     pub key: Option<Hash16>,
-    /// Digest of the parameters.
+    #[serde(with = "codec::digest")]
     pub params_digest: Digest,
-    /// What it changes.
     pub resources: Vec<Hash16>,
-    /// When it was claimed.
     pub since_ms: i64,
     /// Its holder is of an earlier run of the process.
+    #[serde(skip, default = "orphaned")]
     pub orphaned: bool,
-    /// Where the intent lies.
     pub intent: Stored,
+}
+
+/// A claim that is read back has no holder.
+fn orphaned() -> bool {
+    true
 }
 
 /// Who holds which delivery.
 pub type LeaseOf = (TopicName, GroupName, u64);
 
-/// The working state.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Fold {
-    /// The next lease.
     pub next_lease: u64,
-    /// The next fence.
     pub next_fence: u64,
-    /// The next version of an entry.
     pub next_version: u64,
-    /// The next receipt.
     pub next_ordinal: u64,
-    /// The next dead letter.
     pub next_letter: u64,
-    /// How many entries all families have.
     pub entries: u64,
-    /// The first receipt that is kept.
     pub receipts_begin: u64,
     /// Bytes of all receipts that there ever were.
     pub receipt_bytes: u64,
     /// Epochs before this one are closed and not remembered one by one.
     pub epochs_before: u32,
-    /// The topics.
     pub topics: BTreeMap<TopicName, Topic>,
-    /// The groups.
     pub groups: BTreeMap<(TopicName, GroupName), Group>,
     /// Epochs whose keys are destroyed, or must be.
     pub closed_epochs: BTreeSet<u32>,
     /// The right edge of the log's tree.
+    #[serde(with = "snapshot::frontier")]
     pub log: Frontier,
     /// Deliveries of this run of the process.
+    #[serde(skip)]
     pub leases: HashMap<u64, LeaseOf>,
     claims: BTreeMap<u64, OpenClaim>,
+    #[serde(skip)]
     fences: HashMap<Hash16, u64>,
+    #[serde(skip)]
     open_keys: HashMap<Hash16, u64>,
+    #[serde(skip)]
     open_resources: HashMap<Hash16, u64>,
+    #[serde(skip)]
     runs: BTreeMap<TopicName, (u64, Vec<Span>)>,
+    #[serde(skip)]
     receipt_run: Option<(u64, Vec<Span>)>,
+    #[serde(skip)]
     log_run: Option<(u64, Vec<Span>)>,
 }
 
 /// What applying a block changes outside the fold, to be shown only when the block is durable.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// What goes into the index.
     pub index: Layer,
     /// Keys that are in flight from now on.
     pub opened: Vec<(Hash16, Digest, ActionId)>,
@@ -125,15 +123,12 @@ pub struct Effects {
     pub news: BTreeSet<TopicName>,
     /// Topics on which deliveries were given back, or a group was moved.
     pub given_back: BTreeSet<TopicName>,
-    /// Dead letters that came.
     pub letters_begun: u64,
-    /// Dead letters that went.
     pub letters_ended: u64,
     /// Where the log goes on, and the hashes that it goes on with.
     pub leaves: Option<(u64, Vec<Digest>)>,
     /// Sealing epochs whose keys are to be destroyed now.
     pub closed_epochs: Vec<u32>,
-    /// Something is kept no longer.
     pub expired: bool,
 }
 
@@ -149,22 +144,18 @@ impl Fold {
         Some((fence, self.claims.get(&fence)?))
     }
 
-    /// The open claim on a key.
     pub fn claim_on_key(&self, key: Hash16) -> Option<&OpenClaim> {
         self.claims.get(self.open_keys.get(&key)?)
     }
 
-    /// The open claim on a resource.
     pub fn claim_on_resource(&self, resource: Hash16) -> Option<&OpenClaim> {
         self.claims.get(self.open_resources.get(&resource)?)
     }
 
-    /// The topic's end.
     pub fn end(&self, topic: &TopicName) -> u64 {
         self.topics.get(topic).map_or(0, |topic| topic.end)
     }
 
-    /// The first event of a topic that is kept.
     pub fn begin(&self, topic: &TopicName) -> u64 {
         self.topics.get(topic).map_or(0, |topic| topic.begin)
     }
@@ -180,7 +171,6 @@ impl Fold {
         groups.peek().is_none() || groups.any(|group| group.is_open(offset))
     }
 
-    /// The groups of a topic.
     pub fn groups_of<'a>(&'a self, topic: &'a TopicName) -> impl Iterator<Item = &'a Group> {
         let of_topic = self.groups.iter().filter(move |((of, _), _)| of == topic);
         of_topic.map(|(_, group)| group)

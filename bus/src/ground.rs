@@ -5,19 +5,8 @@
 //! by the fold, like everything else, so a journal on its ground says exactly what the longer journal said, without what
 //! has expired. What lies *in* the old blocks and is still alive was written forward before; the ground may still name its
 //! old place, which the journal corrects further on.
-//!
-//! | | |
-//! |---|---|
-//! | text | `effectd ground 1` |
-//! | number | the first block that stands on it |
-//! | 4 bytes | checksum of the block before that |
-//! | number | that block's time |
-//! | bytes | the working state after it, as a snapshot |
-//! | number | how many entries of the index follow |
-//! | each | key, 0 for a value or 1 for members, and the bytes |
-//! | 4 bytes | CRC-32 of all before |
 
-use crate::codec::{Malformed, Reader, put_bytes, put_i64, put_str, put_u64};
+use crate::codec::{self, Malformed};
 use crate::error::StoreError;
 use crate::fold::Fold;
 use crate::journal::{ADVICE, Journal};
@@ -25,6 +14,9 @@ use crate::keys::{self, Dimension};
 use crate::table::{Cell, Layer};
 
 const MARK: &str = "effectd ground 1";
+
+/// An entry of the index: its key, whether it is a set of members, and its value.
+type Kept<'a> = (&'a [u8], bool, &'a [u8]);
 
 /// What the blocks from a certain one on stand on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,65 +34,37 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Its bytes.
+    /// Its bytes, without entries that are gone.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_str(&mut out, MARK);
-        put_u64(&mut out, self.first);
-        out.extend_from_slice(&self.checksum.to_be_bytes());
-        put_i64(&mut out, self.at_ms);
-        put_bytes(&mut out, &self.snapshot);
-        let live = || {
-            let cells = self.index.cells().iter();
-            cells.filter_map(|(key, cell)| match cell {
-                Cell::Put(value) => Some((key, 0, value)),
-                Cell::Union(value) => Some((key, 1, value)),
+        let cells = self.index.cells().iter();
+        let cells: Vec<Kept<'_>> = cells
+            .filter_map(|(key, cell)| match cell {
+                Cell::Put(value) => Some((&key[..], false, &value[..])),
+                Cell::Union(value) => Some((&key[..], true, &value[..])),
                 Cell::Delete => None,
             })
-        };
-        put_u64(&mut out, live().count() as u64);
-        for (key, kind, value) in live() {
-            put_bytes(&mut out, key);
-            out.push(kind);
-            put_bytes(&mut out, value);
-        }
-        let own = crc32fast::hash(&out);
-        out.extend_from_slice(&own.to_be_bytes());
-        out
+            .collect();
+        codec::encode_marked(
+            MARK,
+            &(self.first, self.checksum, self.at_ms, &self.snapshot, cells),
+        )
     }
 
-    /// Reads its bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (bytes, own) = bytes
-            .split_last_chunk::<4>()
-            .ok_or(Malformed("a ground that is too short"))?;
-        if crc32fast::hash(bytes).to_be_bytes() != *own {
-            return Err(Malformed("a ground whose checksum does not fit"));
+        let (first, checksum, at_ms, snapshot, cells): (_, _, _, &[u8], Vec<Kept<'_>>) =
+            codec::decode_marked(MARK, bytes)?;
+        let mut index = Layer::default();
+        for (key, is_union, value) in cells {
+            let cell = if is_union { Cell::Union } else { Cell::Put };
+            index.set(key.to_vec(), cell(value.to_vec()));
         }
-        let mut reader = Reader::new(bytes, 0);
-        if reader.text()? != MARK {
-            return Err(Malformed("a ground of another format"));
-        }
-        let mut ground = Ground {
-            first: reader.u64()?,
-            checksum: u32::from_be_bytes(reader.array()?),
-            at_ms: reader.i64()?,
-            snapshot: reader.bytes()?.to_vec(),
-            index: Layer::default(),
-        };
-        for _ in 0..reader.count()? {
-            let key = reader.bytes()?.to_vec();
-            let members = reader.flag()?;
-            let value = reader.bytes()?.to_vec();
-            let cell = if members {
-                Cell::Union(value)
-            } else {
-                Cell::Put(value)
-            };
-            ground.index.set(key, cell);
-        }
-        reader.end()?;
-        Ok(ground)
+        Ok(Ground {
+            first,
+            checksum,
+            at_ms,
+            snapshot: snapshot.to_vec(),
+            index,
+        })
     }
 
     /// What a journal stands on; `None` if it has its first block still.
@@ -108,15 +72,19 @@ impl Ground {
         let Some(bytes) = journal.ground()? else {
             return Ok(None);
         };
+        Self::read(&bytes, journal.first()).map(Some)
+    }
+
+    pub(crate) fn read(bytes: &[u8], first: u64) -> Result<Self, StoreError> {
         let damaged = |what: &str| StoreError::Damaged {
             what: format!("what the journal stands on: {what}"),
             advice: ADVICE,
         };
-        let ground = Ground::decode(&bytes).map_err(|Malformed(what)| damaged(what))?;
-        if ground.first != journal.first() {
+        let ground = Ground::decode(bytes).map_err(|Malformed(what)| damaged(what))?;
+        if ground.first != first {
             return Err(damaged("it is of another block"));
         }
-        Ok(Some(ground))
+        Ok(ground)
     }
 }
 

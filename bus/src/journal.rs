@@ -1,6 +1,8 @@
 //! The journal: blocks in order, durable one by one.
 
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::Arc;
+
+use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::codec::Span;
 use crate::error::StoreError;
@@ -51,6 +53,62 @@ pub trait Journal: Send + Sync {
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError>;
 }
 
+/// Bytes before the ground in what a [`JournalReader`] reads.
+pub(crate) const HEAD_BYTES: usize = 16;
+/// About how much of a journal is read at a time.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Reads a journal for a copy, from its first block to the one that is the last now, as bytes: the number of the first block and the
+/// length of the ground, each in eight bytes, big-endian; the ground; and the blocks, which say themselves how long they are.
+pub struct JournalReader {
+    /// The journal, which a store opens anew after an error of the disk.
+    journal: Box<dyn Fn() -> Result<Arc<dyn Journal>, StoreError> + Send>,
+    head: Option<Vec<u8>>,
+    next: u64,
+    /// The block after the last.
+    end: u64,
+}
+
+impl JournalReader {
+    pub(crate) fn new(
+        journal: impl Fn() -> Result<Arc<dyn Journal>, StoreError> + Send + 'static,
+    ) -> Result<Self, StoreError> {
+        let open = journal()?;
+        // What is let go meanwhile moves the beginning.
+        let (first, ground) = loop {
+            let first = open.first();
+            let ground = open.ground();
+            if open.first() == first {
+                break (first, ground?.unwrap_or_default());
+            }
+        };
+        let mut head = Vec::with_capacity(HEAD_BYTES + ground.len());
+        head.extend_from_slice(&first.to_be_bytes());
+        head.extend_from_slice(&(ground.len() as u64).to_be_bytes());
+        head.extend_from_slice(&ground);
+        let end = open.bounds()?.map_or(first, |(_, last)| last + 1);
+        Ok(Self {
+            journal: Box::new(journal),
+            head: Some(head),
+            next: first,
+            end,
+        })
+    }
+
+    /// The next bytes; `None` at the end. Fails if a block is let go before it is read.
+    pub fn piece(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        if let Some(head) = self.head.take() {
+            return Ok(Some(head));
+        }
+        let mut piece = Vec::new();
+        while self.next < self.end && piece.len() < PIECE_BYTES {
+            piece.extend_from_slice(&(self.journal)()?.block(self.next)?);
+            self.next += 1;
+        }
+        Ok(Some(piece).filter(|piece| !piece.is_empty()))
+    }
+}
+
 /// A block or part that should be there and is not.
 pub(crate) fn missing(seq: u64) -> StoreError {
     StoreError::Damaged {
@@ -85,13 +143,13 @@ struct Grounds {
 
 impl MemoryJournal {
     fn grounds(&self) -> RwLockWriteGuard<'_, Grounds> {
-        self.grounds.write().unwrap_or_else(PoisonError::into_inner)
+        self.grounds.write()
     }
 }
 
 impl Journal for MemoryJournal {
     fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
-        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.write();
         if blocks.1.is_empty() && blocks.0 == 0 {
             blocks.0 = seq;
         }
@@ -100,12 +158,12 @@ impl Journal for MemoryJournal {
     }
 
     fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
-        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.blocks.read();
         Ok((!blocks.1.is_empty()).then(|| (blocks.0, blocks.0 + blocks.1.len() as u64 - 1)))
     }
 
     fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError> {
-        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.blocks.read();
         let index = seq
             .checked_sub(blocks.0)
             .and_then(|index| usize::try_from(index).ok());
@@ -116,7 +174,7 @@ impl Journal for MemoryJournal {
     }
 
     fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
-        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let blocks = self.blocks.read();
         let index = seq
             .checked_sub(blocks.0)
             .and_then(|index| usize::try_from(index).ok());
@@ -145,7 +203,7 @@ impl Journal for MemoryJournal {
         let staged = grounds.staged.take().filter(|(ready, _)| *ready == seq);
         grounds.in_force = Some(staged.ok_or_else(|| unprepared(seq))?);
         drop(grounds);
-        let mut blocks = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.write();
         let count = usize::try_from(seq.saturating_sub(blocks.0))
             .unwrap_or(usize::MAX)
             .min(blocks.1.len());

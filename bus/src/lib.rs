@@ -46,10 +46,11 @@ pub mod stats;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs, BlobsCheck, BlobsChecked, Pins, Shelf, Storing};
+pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs, BlobsCheck, BlobsChecked, Pins, Shelf};
 pub use embedded::EmbeddedConfig;
 pub use engine::LocalStore;
 pub use error::StoreError;
+pub use journal::JournalReader;
 pub use names::{FamilyName, GroupName, ResourceName, TopicName};
 pub use stats::Stats;
 pub use store::Store;

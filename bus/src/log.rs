@@ -8,10 +8,11 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use effectd_contracts::merkle::{self, Subtrees};
 use effectd_contracts::{Digest, IntentEntry, LogEntry};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::StoreError;
 use crate::journal::ADVICE;
@@ -32,7 +33,7 @@ pub fn leaf_of(record: &Record, block: &[u8]) -> Option<Digest> {
         Record::Claimed(claim) => return Some(merkle::leaf(&intent_bytes(claim))),
         Record::Completed(receipt) => &receipt.body,
         Record::Noted { body, .. } => body,
-        Record::Published(_)
+        Record::Published { .. }
         | Record::Leased(_)
         | Record::Settled(_)
         | Record::Lettered(_)
@@ -44,7 +45,6 @@ pub fn leaf_of(record: &Record, block: &[u8]) -> Option<Digest> {
         | Record::Configured { .. }
         | Record::EpochClosed { .. }
         | Record::LetterEnded { .. }
-        | Record::LetterResealed { .. }
         | Record::Expired(_)
         | Record::EventMoved { .. }
         | Record::Disturbed { .. }
@@ -56,13 +56,11 @@ pub fn leaf_of(record: &Record, block: &[u8]) -> Option<Digest> {
     block.get(range).map(merkle::leaf)
 }
 
-/// The entry of a claim, as bytes.
 pub(crate) fn intent_bytes(claim: &ClaimRecord) -> Vec<u8> {
     let entry = IntentEntry::new(claim.action_id.clone(), &claim.action_digest, claim.space.clone());
     LogEntry::Intent(entry).bytes()
 }
 
-/// The hashes of one log.
 pub(crate) struct Log {
     files: Option<Files>,
     /// What a log in memory leaves behind for the next one, in the place of files.
@@ -91,7 +89,7 @@ impl Log {
     }
 
     fn kept(&self) -> RwLockWriteGuard<'_, Vec<Digest>> {
-        self.kept.write().unwrap_or_else(PoisonError::into_inner)
+        self.kept.write()
     }
 
     /// The log in a directory, which is made if it is not there.
@@ -108,7 +106,7 @@ impl Log {
     }
 
     fn recent(&self) -> RwLockReadGuard<'_, Recent> {
-        self.recent.read().unwrap_or_else(PoisonError::into_inner)
+        self.recent.read()
     }
 
     /// Whether the files hold a log of this size.
@@ -133,7 +131,7 @@ impl Log {
                 advice: ADVICE,
             });
         }
-        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.write();
         *recent = match &self.files {
             Some(_) => Recent {
                 first: size,
@@ -153,11 +151,11 @@ impl Log {
 
     /// Adds the hashes of a durable block.
     pub(crate) fn show(&self, first: u64, leaves: &[Digest]) -> Result<(), StoreError> {
-        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.write();
         if first != recent.first + recent.hashes.len() as u64 {
             drop(recent);
             self.begin(first)?;
-            recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+            recent = self.recent.write();
         }
         recent.hashes.extend_from_slice(leaves);
         if self.files.is_none() {
@@ -179,7 +177,7 @@ impl Log {
             return Ok(());
         };
         files.append(first, &leaves)?;
-        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.write();
         if recent.first == first {
             recent.hashes.drain(..count);
             recent.first += count as u64;
@@ -216,7 +214,6 @@ impl Log {
         Ok(None)
     }
 
-    /// The hash of one entry.
     pub(crate) fn hash(&self, index: u64) -> Result<Digest, StoreError> {
         self.subtree(0, index)
     }
@@ -259,7 +256,6 @@ impl Subtrees for Log {
     }
 }
 
-/// The root of a complete subtree.
 fn united(mut hashes: Vec<Digest>) -> Digest {
     while hashes.len() > 1 {
         hashes = hashes
@@ -283,7 +279,7 @@ impl Files {
     /// The file of a level; `None` if there is none and none is to be made.
     fn file(&self, level: u32, make: bool) -> Result<Option<Arc<File>>, StoreError> {
         let nth = level as usize;
-        let levels = self.levels.read().unwrap_or_else(PoisonError::into_inner);
+        let levels = self.levels.read();
         if let Some(Some(file)) = levels.get(nth) {
             return Ok(Some(file.clone()));
         }
@@ -303,7 +299,7 @@ impl Files {
         if make {
             sync_dir(&self.dir)?;
         }
-        let mut levels = self.levels.write().unwrap_or_else(PoisonError::into_inner);
+        let mut levels = self.levels.write();
         if levels.len() <= nth {
             levels.resize(nth + 1, None);
         }
@@ -311,7 +307,6 @@ impl Files {
         Ok(Some(file))
     }
 
-    /// How many hashes a level has.
     fn len(&self, level: u32) -> Result<u64, StoreError> {
         let Some(file) = self.file(level, false)? else {
             return Ok(0);

@@ -43,6 +43,19 @@ macro_rules! name {
             }
         }
 
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(from)?;
+                Self::new(&text).map_err(serde::de::Error::custom)
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -76,7 +89,6 @@ impl From<Topic> for TopicName {
 pub struct ResourceName(String);
 
 impl ResourceName {
-    /// Checks the text and takes it.
     pub fn new(text: impl Into<String>) -> Result<Self, StoreError> {
         let text = text.into();
         if text.is_empty() {
@@ -92,7 +104,6 @@ impl ResourceName {
         Ok(Self(text))
     }
 
-    /// The text itself.
     pub fn as_str(&self) -> &str {
         &self.0
     }

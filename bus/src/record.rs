@@ -1,15 +1,17 @@
 //! What is written down: the records of the journal, and their bytes.
 //!
 //! A record says what happened, with every number already decided (offset, fence, version), so that applying it needs
-//! nothing but the records before it. A kind, once released, keeps its number and its fields for ever; a change is a new
-//! kind.
-
-pub(crate) mod bytes;
-pub(crate) mod fields;
+//! nothing but the records before it. A kind, once released, keeps its place in [`Record`] and its fields for ever; a change
+//! is a new kind at the end.
+//!
+//! The bytes of a record are its fields in postcard, with each blob's length in the blob's place, and behind them the blobs in
+//! the same order. So a blob is found, and read, without the rest.
 
 use effectd_contracts::{ActionId, Digest, EventId, ReceiptId, SpaceId, Status, SubjectId, ToolId, TraceId};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::codec::{Hash16, Place, Span};
+use crate::codec::{self, Hash16, Malformed, Span};
 use crate::names::{FamilyName, GroupName, TopicName};
 use crate::types::groups::GroupOptions;
 
@@ -32,8 +34,24 @@ impl Blob {
     }
 }
 
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let len = match self {
+            Blob::Draft(bytes) => u32::try_from(bytes.len()).map_err(S::Error::custom)?,
+            Blob::At(span) => span.len,
+        };
+        len.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        u32::deserialize(from).map(|len| Blob::At(Span { at: 0, len }))
+    }
+}
+
 /// A blob, and the epoch that it is sealed under.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload {
     /// The sealing epoch; `None` for bytes in clear.
     pub epoch: Option<u32>,
@@ -41,83 +59,60 @@ pub struct Payload {
     pub blob: Blob,
 }
 
-/// One thing that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// An event was appended to a topic.
-    Published(EventRecord),
-    /// Events were lent to a consumer.
+    Published {
+        topic: TopicName,
+        offset: u64,
+        event: EventRecord,
+    },
     Leased(LeasedRecord),
-    /// A delivery ended.
     Settled(SettledRecord),
-    /// Something became a dead letter.
     Lettered(LetterRecord),
-    /// A claim was granted.
     Claimed(ClaimRecord),
-    /// A claim went to another holder.
     TakenOver {
-        /// Whose claim.
         action: Hash16,
         /// The new holder's fence.
         fence: u64,
     },
-    /// An action ended.
     Completed(ReceiptRecord),
     /// An action was resolved to a receipt that existed.
     Linked {
-        /// Which action.
         action: Hash16,
-        /// Digest of its request.
+        #[serde(with = "codec::digest")]
         action_digest: Digest,
-        /// Which receipt.
         ordinal: u64,
     },
-    /// A family's entry got a value.
     EntryPut {
-        /// Which family.
         family: FamilyName,
-        /// Which entry.
         key: String,
-        /// Its version from now on.
         version: u64,
         /// There was none before.
         created: bool,
-        /// Its value.
         value: Payload,
     },
-    /// A family's entry is gone.
     EntryDeleted {
-        /// Which family.
         family: FamilyName,
-        /// Which entry.
         key: String,
     },
     /// A group was moved.
     Sought {
-        /// Which topic.
         topic: TopicName,
-        /// Which group.
         group: GroupName,
         /// Where it goes on.
         offset: u64,
     },
-    /// A group was told how to treat its deliveries.
     Configured {
-        /// Which topic.
         topic: TopicName,
-        /// Which group.
         group: GroupName,
-        /// How.
         options: GroupOptions,
     },
     /// A sealing epoch ended; its key is to be destroyed.
     EpochClosed {
-        /// Which epoch.
         epoch: u32,
     },
     /// A dead letter was requeued or purged.
     LetterEnded {
-        /// Which letter.
         letter: u64,
         /// The action that may have another receipt from now on.
         reopened: Option<Hash16>,
@@ -129,57 +124,35 @@ pub enum Record {
         /// Canonical JSON.
         body: Blob,
     },
-    /// A dead letter was sealed again under a newer epoch.
-    LetterResealed {
-        /// Which letter.
-        letter: u64,
-        /// When it was set aside.
-        at_ms: i64,
-        /// What its cause is known by.
-        fingerprint: Hash16,
-        /// Where its own record lies.
-        record: Place,
-        /// Its detail.
-        detail: Payload,
-        /// Its payload.
-        payload: Payload,
-    },
-    /// Receipts and events are kept no longer.
     Expired(ExpiredRecord),
     /// An event that is still to be settled was written forward, out of blocks that are let go.
     EventMoved {
         /// When it was first stored.
         at_ms: i64,
-        /// The event.
+        topic: TopicName,
+        offset: u64,
         event: EventRecord,
     },
     /// An open intent was written forward.
     ClaimMoved {
-        /// Whose claim.
         fence: u64,
-        /// What is about to happen.
         intent: Payload,
     },
     /// A dead letter was written forward, or sealed again under a newer epoch.
     LetterMoved {
-        /// When it was set aside.
         at_ms: i64,
-        /// The letter.
         letter: LetterRecord,
     },
     /// These resources, or all that lies beneath them, are not what earlier receipts say.
     Disturbed {
         /// Receipts before this one are meant.
         ordinal: u64,
-        /// Hashes of the resources.
         resources: Vec<Hash16>,
     },
 }
 
-/// What is kept no longer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpiredRecord {
-    /// The first receipt that is kept.
     pub receipts_begin: u64,
     /// Closed epochs before this one need not be remembered: their keys are destroyed.
     pub epochs_before: u32,
@@ -188,88 +161,56 @@ pub struct ExpiredRecord {
     pub topics: Vec<(TopicName, u64, bool)>,
 }
 
-/// An event that was appended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An event, with its body sealed if it is to be sealed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord {
-    /// Which topic.
-    pub topic: TopicName,
-    /// Its place in the topic.
-    pub offset: u64,
-    /// Its id.
     pub event_id: EventId,
     /// When it happened, in milliseconds since 1970.
     pub time_ms: i64,
-    /// Its trace.
     pub trace_id: TraceId,
-    /// The action that it is about.
     pub action_id: Option<ActionId>,
-    /// Its body.
     pub body: Payload,
 }
 
-/// Events that were lent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeasedRecord {
-    /// Which topic.
     pub topic: TopicName,
-    /// Which group.
     pub group: GroupName,
-    /// For how long.
     pub ttl_ms: u64,
     /// Which event under which lease.
     pub grants: Vec<(u64, u64)>,
 }
 
-/// A delivery that ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettledRecord {
-    /// Which topic.
     pub topic: TopicName,
-    /// Which group.
     pub group: GroupName,
-    /// Which event.
     pub offset: u64,
-    /// How.
     pub how: Ending,
 }
 
-/// How a delivery ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     /// It is done, or a dead letter; a letter has its own record.
     Done,
     /// It is due again after a delay.
-    Nacked {
-        /// How long.
-        delay_ms: u64,
-        /// Why.
-        detail: Payload,
-    },
+    Nacked { delay_ms: u64, detail: Payload },
     /// It is due again after a delay, and was not counted.
-    Deferred {
-        /// How long.
-        delay_ms: u64,
-    },
+    Deferred { delay_ms: u64 },
 }
 
-/// Something that became a dead letter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LetterRecord {
-    /// Its number.
     pub letter: u64,
-    /// The topic that it was on.
     pub topic: TopicName,
     /// The group that gave it up, and the event's place; `None` if a completion wrote it.
     pub delivery: Option<(GroupName, u64)>,
     /// The failing receipt, if a completion wrote it.
     pub receipt_id: Option<ReceiptId>,
-    /// The action that it is about.
     pub action_id: Option<ActionId>,
     /// A stable word for the cause.
     pub code: String,
-    /// What its cause is known by.
     pub fingerprint: Hash16,
-    /// How often it was tried.
     pub attempts: u32,
     /// Why, for people.
     pub detail: Payload,
@@ -279,49 +220,36 @@ pub struct LetterRecord {
     pub tries: Option<Payload>,
 }
 
-/// A claim that was granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRecord {
-    /// Which action.
     pub action_id: ActionId,
-    /// Digest of the whole request.
+    #[serde(with = "codec::digest")]
     pub action_digest: Digest,
-    /// In which space.
     pub space: SpaceId,
     /// Hash of asker and key.
     pub key: Option<Hash16>,
-    /// Digest of the parameters.
+    #[serde(with = "codec::digest")]
     pub params_digest: Digest,
-    /// Hashes of the resources.
     pub resources: Vec<Hash16>,
-    /// What it is held under.
     pub fence: u64,
-    /// What is about to happen.
     pub intent: Payload,
 }
 
-/// An action that ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiptRecord {
     /// Its place among all receipts.
     pub ordinal: u64,
-    /// Its id.
     pub receipt_id: ReceiptId,
-    /// The action.
     pub action_id: ActionId,
-    /// Digest of the whole request.
+    #[serde(with = "codec::digest")]
     pub action_digest: Digest,
-    /// Which tool.
     pub tool_id: ToolId,
-    /// On whose behalf.
     pub subject_id: SubjectId,
-    /// In which space.
     pub space_id: SpaceId,
-    /// How it ended.
     pub status: Status,
     /// Hash of space and key, by which it is listed.
     pub key: Option<Hash16>,
-    /// Digest of the parameters.
+    #[serde(with = "codec::digest")]
     pub params_digest: Digest,
     /// When it ended, in milliseconds since 1970.
     pub time_ms: i64,
@@ -329,4 +257,82 @@ pub struct ReceiptRecord {
     pub body_hash: Hash16,
     /// Canonical JSON.
     pub body: Blob,
+}
+
+impl Record {
+    /// Appends the record to its block, and turns its drafts into the places where they now lie. `out` holds the block
+    /// from its first byte on.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a block is bounded far below 4 GiB"
+    )]
+    pub fn encode(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&codec::encode(self));
+        for blob in self.blobs() {
+            if let Blob::Draft(bytes) = blob {
+                let (at, len) = (out.len() as u32, bytes.len() as u32);
+                out.extend_from_slice(bytes);
+                *blob = Blob::At(Span { at, len });
+            }
+        }
+    }
+
+    pub fn decode(bytes: &[u8], span: Span) -> Result<Self, Malformed> {
+        let (mut record, blobs): (Record, _) = codec::decode_first(bytes)?;
+        let end = span.at.saturating_add(span.len);
+        let mut at = u32::try_from(blobs.len())
+            .ok()
+            .and_then(|len| end.checked_sub(len));
+        for blob in record.blobs() {
+            let (Some(begin), Span { len, .. }) = (at, blob.span()) else {
+                break;
+            };
+            *blob = Blob::At(Span { at: begin, len });
+            at = begin.checked_add(len);
+        }
+        if at != Some(end) {
+            return Err(Malformed("a record of the wrong length"));
+        }
+        Ok(record)
+    }
+
+    /// In the order in which they lie behind the fields.
+    fn blobs(&mut self) -> Vec<&mut Blob> {
+        fn letter(letter: &mut LetterRecord) -> Vec<&mut Blob> {
+            let LetterRecord {
+                detail,
+                payload,
+                tries,
+                ..
+            } = letter;
+            let all = [Some(detail), Some(payload), tries.as_mut()];
+            all.into_iter()
+                .flatten()
+                .map(|payload| &mut payload.blob)
+                .collect()
+        }
+        match self {
+            Record::Published { event, .. } | Record::EventMoved { event, .. } => vec![&mut event.body.blob],
+            Record::Settled(settled) => match &mut settled.how {
+                Ending::Nacked { detail, .. } => vec![&mut detail.blob],
+                Ending::Done | Ending::Deferred { .. } => Vec::new(),
+            },
+            Record::Lettered(of) | Record::LetterMoved { letter: of, .. } => letter(of),
+            Record::Claimed(claim) => vec![&mut claim.intent.blob],
+            Record::ClaimMoved { intent, .. } => vec![&mut intent.blob],
+            Record::Completed(receipt) => vec![&mut receipt.body],
+            Record::EntryPut { value, .. } => vec![&mut value.blob],
+            Record::Noted { body, .. } => vec![body],
+            Record::Leased(_)
+            | Record::TakenOver { .. }
+            | Record::Linked { .. }
+            | Record::EntryDeleted { .. }
+            | Record::Sought { .. }
+            | Record::Configured { .. }
+            | Record::EpochClosed { .. }
+            | Record::LetterEnded { .. }
+            | Record::Expired(_)
+            | Record::Disturbed { .. } => Vec::new(),
+        }
+    }
 }

@@ -5,51 +5,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry};
 
-/// Metric: syncs of the journal.
 pub const SYNCS_TOTAL: &str = "effectd_store_syncs_total";
-/// Metric: blocks written to the journal.
 pub const BLOCKS_TOTAL: &str = "effectd_store_blocks_total";
-/// Metric: records written to the journal.
 pub const RECORDS_TOTAL: &str = "effectd_store_records_total";
-/// Metric: bytes written to the journal.
 pub const JOURNAL_BYTES_TOTAL: &str = "effectd_store_journal_bytes_total";
-/// Metric: operations that were answered.
 pub const OPERATIONS_TOTAL: &str = "effectd_store_operations_total";
 /// Metric: operations refused because the queue was full.
 pub const OVERLOADED_TOTAL: &str = "effectd_store_overloaded_total";
-/// Metric: times the store was reopened after an error of the disk.
 pub const REOPENS_TOTAL: &str = "effectd_store_reopens_total";
-/// Metric: operations that wait in front of the writer.
 pub const QUEUE_OPERATIONS: &str = "effectd_store_queue_operations";
 /// Metric: blocks that are durable but not yet in the index.
 pub const INDEX_LAG_BLOCKS: &str = "effectd_store_index_lag_blocks";
-/// Metric: dead letters that are there now.
 pub const DEAD_LETTERS: &str = "effectd_dead_letters";
-/// Metric: operations per block.
 pub const BATCH_OPERATIONS: &str = "effectd_store_batch_operations";
 /// Metric: how long an operation waited until it was durable.
 pub const WAIT_SECONDS: &str = "effectd_store_wait_seconds";
-/// Metric: how long one sync took.
 pub const SYNC_SECONDS: &str = "effectd_store_sync_seconds";
 
-/// The Store's counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Syncs of the journal.
     pub syncs: u64,
-    /// Blocks written to the journal.
     pub blocks: u64,
-    /// Records written to the journal.
     pub records: u64,
-    /// Bytes written to the journal.
     pub journal_bytes: u64,
-    /// Operations that were answered.
     pub operations: u64,
     /// Operations refused because the queue was full.
     pub overloaded: u64,
     /// Times the store was reopened after an error of the disk.
     pub reopens: u64,
-    /// Operations that wait in front of the writer.
     pub queued: u64,
     /// Blocks that are durable but not yet in the index.
     pub index_lag_blocks: u64,
@@ -57,9 +40,7 @@ pub struct Stats {
     pub batch_last: u64,
     /// Operations in the largest block so far.
     pub batch_max: u64,
-    /// Claims without an outcome.
     pub intents_open: u64,
-    /// Dead letters that are there.
     pub letters: u64,
 }
 

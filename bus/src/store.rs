@@ -6,6 +6,7 @@ use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, Timestamp};
 
 use crate::error::StoreError;
+use crate::journal::JournalReader;
 use crate::names::{FamilyName, GroupName, ResourceName, TopicName};
 use crate::stats::Stats;
 use crate::types::claims::{Admission, Admitted, Asker, Claim, ClaimAnswer, Fence, Lookup, OpenIntent};
@@ -132,8 +133,8 @@ pub trait Store: Send + Sync {
     /// Ends an action: receipt, events, result of the claim, acks, dead letter, in one block.
     fn commit(&self, completion: Completion) -> Wait<Committed>;
 
-    /// Resolves an action to a receipt that exists already (a cached hit), and ends its deliveries. Rides in the next
-    /// block, at the latest after [`crate::limits::LINK_LINGER`]; the caller need not wait for it.
+    /// Resolves an action to a receipt that exists already (a cached hit), and ends its deliveries. The caller need not wait
+    /// for it.
     fn link(&self, link: Link) -> Wait<()>;
 
     /// Intents without an outcome, for settlement at start, oldest first; go on after the last one's fence.
@@ -241,18 +242,16 @@ pub trait Store: Send + Sync {
     /// of the log from `log_before` on keep their bodies: it is what the last signed head says.
     fn shorten(&self, log_before: u64) -> Result<Retained, StoreError>;
 
+    /// Reads the journal itself, for a copy of a store that is in use: what is durable now. What is let go before it is read is
+    /// told by an error, and the copy is to be begun again.
+    fn read_journal(&self) -> Result<JournalReader, StoreError>;
+
     /// Why new work is refused, as the writer judged it with the last operation that it took; `None` if it is taken. Whoever
     /// wants to know how it is now asks for [`Store::groups`] first.
     fn refusal(&self) -> Option<StoreError>;
 
     /// What the Store has done and has to do.
     fn stats(&self) -> Stats;
-
-    /// The kernel's number of the thread of this process that everybody who writes waits for, if there is one: whoever shares out
-    /// processors can leave it one that is free.
-    fn writer_thread(&self) -> Option<i32> {
-        None
-    }
 
     /// Writes what waits, refuses what comes, and lets go of the files. Dropping the last handle does the same.
     fn close(&self) -> Result<(), StoreError>;

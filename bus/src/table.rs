@@ -9,9 +9,11 @@ mod layer;
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::StoreError;
 use crate::filter;
@@ -80,7 +82,6 @@ pub trait Base: Send + Sync {
 /// What a base vouches for: all that follows from the journal up to a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vouch {
-    /// Which block.
     pub checkpoint: Checkpoint,
     /// The working state after it.
     pub snapshot: Vec<u8>,
@@ -105,7 +106,6 @@ struct Frozen {
     log_size: u64,
 }
 
-/// All layers.
 pub(crate) struct Table {
     recent: RwLock<Recent>,
     log: Log,
@@ -141,7 +141,7 @@ struct Amount {
 
 impl Amount {
     fn reaches(self, times: usize) -> bool {
-        self.blocks >= INDEX_GATHER_BLOCKS.get() * times || self.bytes >= INDEX_GATHER_BYTES.get() * times
+        self.blocks >= INDEX_GATHER_BLOCKS * times || self.bytes >= INDEX_GATHER_BYTES * times
     }
 }
 
@@ -162,11 +162,11 @@ impl Table {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Recent> {
-        self.recent.read().unwrap_or_else(PoisonError::into_inner)
+        self.recent.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Recent> {
-        self.recent.write().unwrap_or_else(PoisonError::into_inner)
+        self.recent.write()
     }
 
     /// The hashes of the log, which go where the index goes.
@@ -175,7 +175,7 @@ impl Table {
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        self.work.lock()
     }
 
     /// Shows what a durable block of so many bytes changed.
@@ -226,7 +226,7 @@ impl Table {
 
     /// Has what is gathered moved soon, and waits a little for it; whether so many layers are in the base.
     pub(crate) fn hurry(&self, layers: u64) -> Result<bool, StoreError> {
-        let work = self.work();
+        let mut work = self.work();
         if let Some(error) = &work.failed {
             return Err(error.clone());
         }
@@ -235,8 +235,7 @@ impl Table {
             return Ok(true);
         }
         self.hurry.store(true, Ordering::Release);
-        let waited = self.moved.wait_timeout(work, LOOK_AGAIN);
-        let work = waited.unwrap_or_else(PoisonError::into_inner).0;
+        self.moved.wait_for(&mut work, LOOK_AGAIN);
         let done = work.ended >= layers;
         if done {
             self.calm();
@@ -280,18 +279,17 @@ impl Table {
         loop {
             let recent = self.read();
             let busy = recent.base.is_some() && recent.frozen.is_some();
-            let many = recent.active.len() >= self.gather_entries.saturating_mul(INDEX_LAG_MAX.get());
+            let many = recent.active.len() >= self.gather_entries.saturating_mul(INDEX_LAG_MAX);
             drop(recent);
-            let work = self.work();
+            let mut work = self.work();
             if let Some(error) = &work.failed {
                 return Err(error.clone());
             }
-            if work.stop || !busy || !(many || work.gathered.reaches(INDEX_LAG_MAX.get())) {
+            if work.stop || !busy || !(many || work.gathered.reaches(INDEX_LAG_MAX)) {
                 return Ok(());
             }
             // Layers and work are not under one lock, so the last move may be missed here: look again soon.
-            let waited = self.moved.wait_timeout(work, LOOK_AGAIN);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            self.moved.wait_for(&mut work, LOOK_AGAIN);
         }
     }
 
@@ -300,7 +298,7 @@ impl Table {
         loop {
             let mut work = self.work();
             while work.frozen.blocks == 0 && !work.stop {
-                work = self.stir.wait(work).unwrap_or_else(PoisonError::into_inner);
+                self.stir.wait(&mut work);
             }
             if work.frozen.blocks == 0 {
                 return;
@@ -320,7 +318,6 @@ impl Table {
         }
     }
 
-    /// Moves what was handed over.
     pub(crate) fn move_layer(&self) -> Result<(), StoreError> {
         let recent = self.read();
         let (Some(base), Some(frozen)) = (recent.base.clone(), recent.frozen.clone()) else {
@@ -378,7 +375,6 @@ impl Table {
     }
 }
 
-/// A key and its value.
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 /// One consistent look at a key or at the next one.

@@ -24,7 +24,6 @@ impl std::fmt::Debug for Tail {
 }
 
 impl Tail {
-    /// Follows a topic.
     pub fn new(store: Arc<dyn Store>, topic: TopicName, from: u64) -> Result<Self, StoreError> {
         let watch = store.watch(&topic)?;
         Ok(Tail {

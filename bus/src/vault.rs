@@ -11,12 +11,12 @@ pub use keyring::rotate_device_key;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use effectd_contracts::Timestamp;
 use hkdf::Hkdf;
+use parking_lot::RwLock;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
@@ -32,7 +32,6 @@ const NONCE_BYTES: usize = 24;
 const SEALED_MARK: &[u8] = b"effectd sealed 1";
 const DATA_KEY_INFO: &[u8] = b"effectd data key 1";
 
-/// What became of the epochs that were to be closed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EpochReport {
     /// Epochs whose keys are destroyed now.
@@ -46,17 +45,13 @@ pub struct EpochReport {
 /// What is sealed. Bytes sealed as one kind do not open as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// An event's body.
     Event,
-    /// An intent.
     Intent,
-    /// A family entry's value.
     Entry,
     /// Why something is a dead letter, or was nacked.
     Detail,
     /// A dead letter's original.
     Letter,
-    /// A dead letter's attempts.
     Tries,
 }
 
@@ -73,7 +68,6 @@ impl Kind {
     }
 }
 
-/// Bytes under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
     /// The epoch whose key opens them.
@@ -82,7 +76,6 @@ pub struct Sealed {
     pub bytes: Vec<u8>,
 }
 
-/// Seals and opens.
 pub struct Vault {
     keyring: Keyring,
     ciphers: RwLock<BTreeMap<u32, XChaCha20Poly1305>>,
@@ -129,25 +122,18 @@ impl Vault {
             return Ok(());
         }
         let epoch = Self::epoch_of(now).saturating_add(1);
-        let mut ciphers = self.ciphers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ciphers = self.ciphers.write();
         let key = self.keyring.create(epoch)?;
         ciphers.insert(epoch, cipher(&key)?);
         Ok(())
     }
 
-    /// The epoch of a moment.
     pub fn epoch_of(time: Timestamp) -> u32 {
         u32::try_from(time.as_second().div_euclid(EPOCH_SECONDS)).unwrap_or(0)
     }
 
-    /// Epochs that have a key.
     pub fn epochs(&self) -> Vec<u32> {
-        self.ciphers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .keys()
-            .copied()
-            .collect()
+        self.ciphers.read().keys().copied().collect()
     }
 
     /// Seals bytes under the current epoch. `context` names what they belong to (an action's id), and they open only
@@ -161,7 +147,7 @@ impl Vault {
     ) -> Result<Sealed, StoreError> {
         let wanted = Self::epoch_of(now);
         {
-            let ciphers = self.ciphers.read().unwrap_or_else(PoisonError::into_inner);
+            let ciphers = self.ciphers.read();
             // A clock that goes back does not reopen an older epoch.
             if let Some((epoch, cipher)) = ciphers.last_key_value()
                 && *epoch >= wanted
@@ -169,7 +155,7 @@ impl Vault {
                 return seal(cipher, *epoch, kind, context, bytes);
             }
         }
-        let mut ciphers = self.ciphers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ciphers = self.ciphers.write();
         let current = ciphers
             .last_key_value()
             .map(|(epoch, _)| *epoch)
@@ -187,7 +173,7 @@ impl Vault {
     /// one, so everything sealed before can lose its keys without it.
     pub fn begin_epoch(&self, now: Timestamp) -> Result<u32, StoreError> {
         let hour = Self::epoch_of(now);
-        let mut ciphers = self.ciphers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ciphers = self.ciphers.write();
         let next = ciphers.last_key_value().map_or(0, |(epoch, _)| *epoch + 1);
         if next > hour.saturating_add(EPOCHS_AHEAD_MAX) {
             return Err(StoreError::Unavailable {
@@ -210,7 +196,7 @@ impl Vault {
         context: &str,
         bytes: &[u8],
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let ciphers = self.ciphers.read().unwrap_or_else(PoisonError::into_inner);
+        let ciphers = self.ciphers.read();
         let Some(cipher) = ciphers.get(&epoch) else {
             return Ok(None);
         };
@@ -243,10 +229,7 @@ impl Vault {
     /// a key, so that somebody tries again. Doing it again is a no-op.
     pub fn destroy(&self, epoch: u32) -> Result<(), StoreError> {
         self.keyring.destroy(epoch)?;
-        self.ciphers
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&epoch);
+        self.ciphers.write().remove(&epoch);
         Ok(())
     }
 }

@@ -5,8 +5,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Finish;
 use crate::error::StoreError;
@@ -19,7 +21,6 @@ enum Slot<T> {
     Taken,
 }
 
-/// Who is to be woken.
 enum Waiter {
     Nobody,
     Thread,
@@ -29,12 +30,6 @@ enum Waiter {
 struct Shared<T> {
     slot: Mutex<Slot<T>>,
     ready: Condvar,
-}
-
-impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, Slot<T>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// An answer that is still to come. Await it, or block on [`Wait::wait`].
@@ -62,7 +57,6 @@ pub(crate) fn promise<T>() -> (Promise<T>, Wait<T>) {
 }
 
 impl<T> Wait<T> {
-    /// An answer that is known already.
     pub(crate) fn ready(answer: Result<T, StoreError>) -> Self {
         Wait {
             shared: Arc::new(Shared {
@@ -74,7 +68,7 @@ impl<T> Wait<T> {
 
     /// Blocks this thread until the answer is there. Not for async tasks: they await.
     pub fn wait(self) -> Result<T, StoreError> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         loop {
             match std::mem::replace(&mut *slot, Slot::Taken) {
                 Slot::Ready(answer) => return answer,
@@ -85,11 +79,7 @@ impl<T> Wait<T> {
                 Slot::Pending(_) => *slot = Slot::Pending(Waiter::Thread),
                 Slot::Taken => return Err(StoreError::Closed),
             }
-            slot = self
-                .shared
-                .ready
-                .wait(slot)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.shared.ready.wait(&mut slot);
         }
     }
 }
@@ -104,7 +94,7 @@ impl<T> Future for Wait<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = self.shared.lock();
+        let mut slot = self.shared.slot.lock();
         match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Ready(answer) => Poll::Ready(answer),
             Slot::Unread(finish) => {
@@ -131,9 +121,11 @@ impl<T> Promise<T> {
 
     fn put(&mut self, answer: Slot<T>) {
         let Some(shared) = self.shared.take() else { return };
-        let before = std::mem::replace(&mut *shared.lock(), answer);
+        let before = std::mem::replace(&mut *shared.slot.lock(), answer);
         match before {
-            Slot::Pending(Waiter::Thread) => shared.ready.notify_all(),
+            Slot::Pending(Waiter::Thread) => {
+                shared.ready.notify_all();
+            }
             Slot::Pending(Waiter::Task(waker)) => waker.wake(),
             Slot::Pending(Waiter::Nobody) | Slot::Ready(_) | Slot::Unread(_) | Slot::Taken => {}
         }

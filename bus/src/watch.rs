@@ -6,9 +6,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::StoreError;
 
@@ -27,10 +29,6 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn raise(&self) {
         self.change(|state| state.version += 1);
     }
@@ -42,20 +40,19 @@ impl Signal {
     /// Waits for a while, or until it is closed.
     pub(crate) fn pause(&self, time: Duration) {
         let end = Instant::now() + time;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.closed {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            let waited = self.grown.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.grown.wait_for(&mut state, left);
         }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         let wakers = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             change(&mut state);
             std::mem::take(&mut state.wakers)
         };
@@ -72,7 +69,7 @@ pub struct Watch {
 
 impl Watch {
     pub(crate) fn new(signal: Arc<Signal>) -> Self {
-        let seen = signal.lock().version;
+        let seen = signal.state.lock().version;
         Watch { signal, seen }
     }
 
@@ -84,7 +81,7 @@ impl Watch {
     /// Blocks until there is news, at most for `timeout`; says whether there was.
     pub fn wait_changed(&mut self, timeout: Duration) -> Result<bool, StoreError> {
         let end = Instant::now() + timeout;
-        let mut state = self.signal.lock();
+        let mut state = self.signal.state.lock();
         loop {
             if state.version != self.seen {
                 self.seen = state.version;
@@ -97,12 +94,7 @@ impl Watch {
             if left.is_zero() {
                 return Ok(false);
             }
-            state = self
-                .signal
-                .grown
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.signal.grown.wait_for(&mut state, left);
         }
     }
 }
@@ -124,7 +116,7 @@ impl Future for Changed<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let watch = &mut *self.watch;
-        let mut state = watch.signal.lock();
+        let mut state = watch.signal.state.lock();
         if state.version != watch.seen {
             watch.seen = state.version;
             return Poll::Ready(Ok(()));

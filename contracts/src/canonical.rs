@@ -1,92 +1,30 @@
-//! One spelling for every JSON value (RFC 8785), so that equal content has equal digests and signatures.
+//! One spelling for every JSON value ([RFC 8785](https://www.rfc-editor.org/rfc/rfc8785)), so that equal content has equal digests
+//! and signatures.
 //!
-//! Integers beyond 2^53, which the RFC leaves out, keep all their digits: two different numbers must never share a
-//! digest.
-
-use std::cmp::Ordering;
-use std::fmt::Write as _;
+//! A number is a double there. [`crate::json`] refuses integers that a double does not hold, so different numbers have different
+//! digests.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use writer::{Page, Writer};
 
 use crate::digest::Digest;
 
-mod name;
-mod writer;
-
-/// Room that is made for a text before it is written: most are shorter.
-const TEXT_BYTES_AT_ONCE: usize = 512;
-
-/// The same for what gets a signature.
-const OBJECT_BYTES_AT_ONCE: usize = 4 << 10;
-
 /// The canonical text of a value.
 pub fn to_string(value: &Value) -> String {
-    // A value has text keys and plain data, for which writing has no failure.
-    of(value).unwrap_or_default()
+    // A value has text keys and finite numbers, for which writing has no failure.
+    serde_json_canonicalizer::to_string(value).unwrap_or_default()
 }
 
-/// The canonical text of anything that serialises.
+/// The canonical text of anything that serialises. What JSON has no number for is `null`.
 pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    let mut page = Page::with_room(TEXT_BYTES_AT_ONCE);
-    value.serialize(Writer { page: &mut page })?;
-    Ok(page.text)
-}
-
-/// The canonical text of an object that gets one more member when its text is known, such as a signature over it. Writing all
-/// of it again would cost as much as the first time.
-pub struct Object(Page);
-
-impl Object {
-    /// Of anything that serialises as an object, and has not that member yet.
-    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
-        let mut page = Page::with_room(OBJECT_BYTES_AT_ONCE);
-        value.serialize(Writer { page: &mut page })?;
-        // A variant of an enum is an object, too, whose one member is not noted down.
-        let noted = !page.members.is_empty() || page.text == "{}";
-        if !page.text.starts_with('{') || !noted {
-            return Err(serde::ser::Error::custom("only an object has members"));
-        }
-        Ok(Self(page))
-    }
-
-    /// Its text without that member.
-    pub fn text(&self) -> &str {
-        &self.0.text
-    }
-
-    /// Its text with it.
-    pub fn with<T: Serialize + ?Sized>(self, name: &str, value: &T) -> Result<String, serde_json::Error> {
-        let Object(mut page) = self;
-        let before = page
-            .members
-            .partition_point(|member| page.compare(member, name) == Ordering::Less);
-        let next = page.members.get(before).map(|member| member.begin);
-        let mut more = String::with_capacity(TEXT_BYTES_AT_ONCE);
-        if next.is_none() && before > 0 {
-            more.push(',');
-        }
-        write_text(name, &mut more);
-        more.push(':');
-        more.push_str(&of(value)?);
-        if next.is_some() {
-            more.push(',');
-        }
-        page.text.insert_str(next.unwrap_or(page.text.len() - 1), &more);
-        Ok(page.text)
-    }
-}
-
-impl std::fmt::Debug for Object {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.text())
-    }
+    Ok(to_string(&serde_json::to_value(value)?))
 }
 
 /// The digest of the canonical text of a value, or of the members of one.
-pub fn digest<T: Plain + ?Sized>(value: &T) -> Digest {
-    Digest::of(of(value).unwrap_or_default().as_bytes())
+pub fn digest<T: Plain>(value: &T) -> Digest {
+    let text = serde_json_canonicalizer::to_string(value);
+    // As for `to_string`.
+    Digest::of(text.unwrap_or_default().as_bytes())
 }
 
 /// What has text keys and plain data, so that writing it has no failure.
@@ -95,117 +33,14 @@ pub trait Plain: Serialize {}
 impl Plain for Value {}
 impl Plain for Map<String, Value> {}
 
-/// ECMAScript's way to print a double: shortest digits that read back, plain between 1e-6 and 1e21.
-fn write_float(float: f64, out: &mut String) {
-    if float == 0.0 {
-        out.push('0');
-        return;
-    }
-    // serde_json breaks ties to even, as the RFC wants; the standard library does not.
-    let Some(number) = serde_json::Number::from_f64(float) else {
-        return;
-    };
-    let begin = out.len();
-    // Writing to a text has no failure.
-    let _ = write!(out, "{number}");
-    if out[begin..].contains('e') {
-        let digits = out.split_off(begin);
-        return write_far(&digits, out);
-    }
-    // Without an exponent both write the same, but for whole numbers.
-    if out.ends_with(".0") {
-        out.truncate(out.len() - 2);
-    }
-}
-
-/// A double far from one, as ECMAScript prints it, from the same digits with an exponent.
-fn write_far(text: &str, out: &mut String) {
-    if text.starts_with('-') {
-        out.push('-');
-    }
-    let (digits, point) = digits_of(text.trim_start_matches('-'));
-    let count = i32::try_from(digits.len()).unwrap_or(i32::MAX);
-    let zeros = |n: i32| "0".repeat(usize::try_from(n).unwrap_or(0));
-    if count <= point && point <= 21 {
-        out.push_str(&digits);
-        out.push_str(&zeros(point - count));
-    } else if 0 < point && point <= 21 {
-        let (whole, rest) = digits.split_at(usize::try_from(point).unwrap_or(0));
-        out.push_str(whole);
-        out.push('.');
-        out.push_str(rest);
-    } else if -6 < point && point <= 0 {
-        out.push_str("0.");
-        out.push_str(&zeros(-point));
-        out.push_str(&digits);
-    } else {
-        let (first, rest) = digits.split_at(1);
-        out.push_str(first);
-        if !rest.is_empty() {
-            out.push('.');
-            out.push_str(rest);
-        }
-        out.push_str(if point < 1 { "e-" } else { "e+" });
-        out.push_str(&(point - 1).abs().to_string());
-    }
-}
-
-/// The digits of a positive double and where its point stands among them.
-fn digits_of(text: &str) -> (String, i32) {
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let all = format!("{whole}{fraction}");
-    let significant = all.trim_start_matches('0');
-    let leading = i32::try_from(all.len() - significant.len()).unwrap_or(0);
-    let point = i32::try_from(whole.len()).unwrap_or(0) + exponent - leading;
-    (significant.trim_end_matches('0').to_owned(), point)
-}
-
-/// Bytes that are looked at together.
-const PIECE_BYTES: usize = 16;
-
-/// How many bytes from the beginning are written as they are.
-fn plain_bytes(bytes: &[u8]) -> usize {
-    let is_plain = |&byte: &u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
-    // Pieces are looked at whole, for which processors have instructions; most texts have nothing to stop at.
-    let pieces = bytes.chunks_exact(PIECE_BYTES);
-    let whole = pieces
-        .take_while(|piece| piece.iter().fold(true, |all, byte| all & is_plain(byte)))
-        .count();
-    let begin = whole * PIECE_BYTES;
-    begin + bytes[begin..].iter().take_while(|byte| is_plain(byte)).count()
-}
-
-fn write_text(text: &str, out: &mut String) {
-    out.push('"');
-    let mut rest = text;
-    loop {
-        // What needs an escape is ASCII, so a text can be cut there; most texts need none and go over whole.
-        let (plain, from) = rest.split_at(plain_bytes(rest.as_bytes()));
-        out.push_str(plain);
-        let Some(byte) = from.bytes().next() else {
-            break;
-        };
-        match byte {
-            b'"' => out.push_str("\\\""),
-            b'\\' => out.push_str("\\\\"),
-            0x08 => out.push_str("\\b"),
-            b'\t' => out.push_str("\\t"),
-            b'\n' => out.push_str("\\n"),
-            0x0c => out.push_str("\\f"),
-            b'\r' => out.push_str("\\r"),
-            other => out.push_str(&format!("\\u{other:04x}")),
-        }
-        rest = &from[1..];
-    }
-    out.push('"');
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use proptest::num::f64::{NORMAL, SUBNORMAL, ZERO};
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::json;
 
     fn canonical(text: &str) -> String {
         to_string(&serde_json::from_str(text).unwrap())
@@ -254,9 +89,7 @@ mod tests {
             (0x43143ff3c1cb0959, "1424953923781206.2"),
         ];
         for (bits, text) in samples {
-            let mut out = String::new();
-            write_float(f64::from_bits(bits), &mut out);
-            assert_eq!(out, text, "bits {bits:016x}");
+            assert_eq!(of(&f64::from_bits(bits)).unwrap(), text, "bits {bits:016x}");
         }
     }
 
@@ -292,12 +125,6 @@ mod tests {
         assert!(places.is_sorted(), "{sorted}");
     }
 
-    #[test]
-    fn large_integers_keep_their_digits() {
-        assert_eq!(canonical("18446744073709551615"), "18446744073709551615");
-        assert_ne!(canonical("9007199254740993"), canonical("9007199254740992"));
-    }
-
     #[derive(serde::Serialize)]
     #[serde(rename_all = "snake_case")]
     enum Kind {
@@ -320,7 +147,6 @@ mod tests {
         tuple: (i8, String, ()),
     }
 
-    /// What is written at once is what a tree of it would be written as.
     #[test]
     fn what_is_serialised_is_written_as_its_value_is() {
         let everything = Everything {
@@ -376,72 +202,52 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_member_that_comes_later_is_where_it_would_have_been() {
-        let later = serde_json::json!({ "b": [1, "x"], "a": 0.5 });
-        let mut others = ["a", "m\"n", "m\u{1f600}", "m\u{fb33}", "z"]
-            .map(|name| (name, serde_json::json!({ "n": name })));
-        others.reverse();
-        for name in ["", "B", "b", "m", "m\"o", "m\u{1f601}", "zz", "\u{fb34}"] {
-            for count in 0..=others.len() {
-                let mut members: Map<String, Value> = others[..count]
+    fn any_value() -> impl Strategy<Value = Value> {
+        let integer = json::INTEGER_MAX;
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-integer..=integer).prop_map(Value::from),
+            (NORMAL | SUBNORMAL | ZERO).prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 64, 8, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+                proptest::collection::hash_map(any::<String>(), inner, 0..8)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// RFC 8785 in a few lines: the standard library sorts, serde_json writes text, and `ryu-js` numbers.
+    fn by_the_book(value: &Value) -> String {
+        match value {
+            Value::Null | Value::Bool(_) | Value::String(_) => value.to_string(),
+            Value::Number(number) => ryu_js::Buffer::new().format(number.as_f64().unwrap()).to_owned(),
+            Value::Array(items) => {
+                let items: Vec<_> = items.iter().map(by_the_book).collect();
+                format!("[{}]", items.join(","))
+            }
+            Value::Object(members) => {
+                let mut members: Vec<_> = members.iter().collect();
+                members.sort_by_key(|(name, _)| name.encode_utf16().collect::<Vec<_>>());
+                let members: Vec<_> = members
                     .iter()
-                    .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                    .map(|(name, value)| format!("{}:{}", Value::from(name.as_str()), by_the_book(value)))
                     .collect();
-                let bare = Object::of(&members).unwrap();
-                assert_eq!(bare.text(), of(&members).unwrap());
-                members.insert(name.to_owned(), later.clone());
-                assert_eq!(bare.with(name, &later).unwrap(), of(&members).unwrap());
-            }
-        }
-        assert!(Object::of("text").is_err());
-        let nested = Object::of(&serde_json::json!({ "inner": { "z": 1, "a": 2 } })).unwrap();
-        assert_eq!(nested.with("a", &0).unwrap(), r#"{"a":0,"inner":{"a":2,"z":1}}"#);
-        let variant = Ok::<_, ()>(serde_json::json!({ "z": 1 }));
-        assert_eq!(super::of(&variant).unwrap(), r#"{"Ok":{"z":1}}"#);
-        assert!(Object::of(&variant).is_err(), "its name is no member of a struct");
-    }
-
-    #[test]
-    fn escapes_are_found_wherever_they_stand() {
-        for at in 0..3 * PIECE_BYTES {
-            for odd in ['"', '\\', '\u{1}', '\n', '\u{1f}'] {
-                let text = format!(
-                    "{}{odd}{}",
-                    "é".repeat(at / 2) + &"x".repeat(at % 2),
-                    "y".repeat(40 - at / 2)
-                );
-                assert_eq!(of(&text).unwrap(), serde_json::to_string(&text).unwrap());
+                format!("{{{}}}", members.join(","))
             }
         }
     }
 
-    proptest::proptest! {
+    proptest! {
         #[test]
-        fn doubles_near_one_are_printed_as_those_far_from_it(float in proptest::num::f64::NORMAL | proptest::num::f64::SUBNORMAL) {
-            let (mut text, mut far) = (String::new(), String::new());
-            write_float(float, &mut text);
-            write_far(&serde_json::to_string(&float).unwrap(), &mut far);
-            proptest::prop_assert_eq!(text, far);
-        }
-
-        #[test]
-        fn doubles_of_everyday_are_printed_as_those_far_from_one(whole in -2_000_000_000_i64..2_000_000_000, by in 0_i32..12) {
-            let float = whole as f64 / 10_f64.powi(by);
-            let (mut text, mut far) = (String::new(), String::new());
-            write_float(float, &mut text);
-            match whole {
-                0 => far.push('0'),
-                _ => write_far(&serde_json::to_string(&float).unwrap(), &mut far),
-            }
-            proptest::prop_assert_eq!(text, far);
-        }
-
-        #[test]
-        fn canonical_text_reads_back_as_the_same_text(text in "\\PC{0,40}", float in proptest::num::f64::NORMAL) {
-            let value = serde_json::json!({ "t": text, "f": float });
-            let once = to_string(&value);
-            proptest::prop_assert_eq!(&once, &canonical(&once));
+        fn any_value_is_written_by_the_book_and_reads_back_as_the_same_text(value in any_value()) {
+            let text = to_string(&value);
+            prop_assert_eq!(&text, &by_the_book(&value));
+            prop_assert_eq!(&text, &canonical(&text));
+            prop_assert_eq!(Digest::of(text.as_bytes()), digest(&value));
         }
     }
 }

@@ -1,15 +1,19 @@
 //! Reading JSON from outside: bounded in bytes, depth and number of values, and never two answers for one text.
 //!
 //! A name that appears twice in an object is refused. Parsers disagree about which of the two counts, and what the
-//! policy looked at must be what the tool gets.
+//! policy looked at must be what the tool gets. They disagree about integers that a double does not hold, too, which are
+//! refused for the same reason ([I-JSON](https://www.rfc-editor.org/rfc/rfc7493)). `1.0` is read as `1`.
 
 use std::fmt;
 
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::limits::{JSON_DEPTH_MAX, JSON_NODES_MAX};
+
+/// The largest integer that every reader of JSON takes for the same one.
+pub const INTEGER_MAX: i64 = (1 << 53) - 1;
 
 /// A document that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +29,12 @@ pub enum JsonInvalid {
     /// Not JSON, or JSON beyond the bounds of depth and number.
     #[error("this is not acceptable JSON: {0}")]
     Syntax(#[source] serde_json::Error),
+    /// A number that readers of JSON take for different ones.
+    #[error("{place}: numbers beyond {INTEGER_MAX} (2^53 - 1) are not exact in JSON; write it as text")]
+    Number {
+        /// Where it stands.
+        place: String,
+    },
     /// JSON, but not of the expected shape; the text says where.
     #[error("{0}")]
     Shape(#[source] serde_path_to_error::Error<serde_json::Error>),
@@ -38,7 +48,22 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, J
 
 /// Reads any value from bytes that come from outside.
 pub fn parse_value(bytes: &[u8], bytes_max: usize) -> Result<Value, JsonInvalid> {
-    read(bytes, bytes_max, REQUEST)
+    let value = read(bytes, bytes_max, REQUEST)?;
+    match inexact(&value) {
+        Some(place) => Err(JsonInvalid::Number { place }),
+        None => Ok(value),
+    }
+}
+
+/// Reads a `T` from the reply of a tool, which may hold any number.
+pub fn parse_reply<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
+    let value = read(bytes, bytes_max, REQUEST)?;
+    serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
+}
+
+/// Reads a `T` that was written here around a document from outside, which may be as deep and as large as one may be.
+pub fn parse_stored<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
+    parse_of_log(bytes, bytes_max)
 }
 
 /// Reads a `T` from a log: a line of a bundle, a head, a proof.
@@ -137,7 +162,12 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::from(value))
+        let is_integer = value.fract() == 0.0 && value.abs() <= INTEGER_MAX as f64;
+        Ok(if is_integer {
+            Value::from(value as i64)
+        } else {
+            Value::from(value)
+        })
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -175,6 +205,53 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 }
 
+/// Where a number stands that readers of JSON take for different ones.
+pub(crate) fn inexact(value: &Value) -> Option<String> {
+    let below = |name: String, value| {
+        let place = inexact(value)?;
+        Some(if place.is_empty() {
+            name
+        } else {
+            format!("{name}.{place}")
+        })
+    };
+    match value {
+        Value::Number(number) => (!is_exact(number)).then(String::new),
+        Value::Array(items) => {
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| below(index.to_string(), item))
+        }
+        Value::Object(members) => {
+            let mut members = members.iter();
+            members.find_map(|(name, member)| below(name.clone(), member))
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => None,
+    }
+}
+
+/// Beyond the bound, every double is an integer.
+fn is_exact(number: &Number) -> bool {
+    match (number.as_i64(), number.as_u64()) {
+        (Some(integer), _) => integer.unsigned_abs() <= INTEGER_MAX.unsigned_abs(),
+        (None, Some(_)) => false,
+        (None, None) => number
+            .as_f64()
+            .is_some_and(|float| float.abs() <= INTEGER_MAX as f64),
+    }
+}
+
+/// Writes integers as text that readers of JSON would take for different ones.
+pub fn integers_as_text(value: &mut Value) {
+    match value {
+        Value::Number(number) if !number.is_f64() && !is_exact(number) => {
+            *value = Value::String(number.to_string());
+        }
+        Value::Array(items) => items.iter_mut().for_each(integers_as_text),
+        Value::Object(members) => members.values_mut().for_each(integers_as_text),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 /// For `#[serde(deserialize_with)]`: a field that is present, as `Some`, so that `null` and absence differ.
 pub fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
@@ -209,10 +286,58 @@ mod tests {
         let nested = |depth: usize| format!("{}0{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse_value(nested(JSON_DEPTH_MAX).as_bytes(), 1 << 20).is_ok());
         assert!(refusal(&nested(JSON_DEPTH_MAX + 1)).contains("nested deeper"));
+        // What was accepted is read again from the envelope that it is stored in.
+        let stored = format!(r#"{{"data":{{"request":{}}}}}"#, nested(JSON_DEPTH_MAX));
+        assert!(parse_stored::<Value>(stored.as_bytes(), 1 << 20).is_ok());
         assert!(refusal(&nested(500_000)).contains("deeper"));
         let wide = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
         assert!(parse_value(wide(JSON_NODES_MAX).as_bytes(), 1 << 20).is_ok());
         assert!(refusal(&wide(JSON_NODES_MAX + 1)).contains("more than"));
+    }
+
+    #[test]
+    fn numbers_are_those_that_every_reader_takes_for_the_same() {
+        let read = |text: &str| parse_value(text.as_bytes(), 1_000);
+        for text in [
+            "9007199254740992",
+            "-9007199254740992",
+            "18446744073709551616",
+            "18446744073709551617",
+            "1152921504606846976.0",
+            "1e300",
+        ] {
+            assert!(matches!(read(text), Err(JsonInvalid::Number { .. })), "{text}");
+            let told = refusal(&format!(r#"{{"params":{{"a":[0,{text}]}}}}"#));
+            assert!(
+                told.starts_with("params.a.1: ") && told.ends_with("write it as text"),
+                "{told}"
+            );
+        }
+        for (text, same) in [
+            ("9007199254740991", "9007199254740991.0"),
+            ("-9007199254740991", "-9007199254740991e0"),
+            ("1", "1.0"),
+            ("100", "1e2"),
+            ("0", "-0.0"),
+        ] {
+            assert_eq!(read(text).unwrap(), read(same).unwrap());
+        }
+        assert_eq!(read("1.5").unwrap(), Value::from(1.5));
+    }
+
+    #[test]
+    fn integers_of_replies_that_are_not_exact_become_text() {
+        let reply =
+            br#"{"a":[9007199254740991,9007199254740992,-9007199254740993,18446744073709551615],"b":1e300}"#;
+        let mut value: Value = parse_reply(reply, 1_000).unwrap();
+        integers_as_text(&mut value);
+        assert_eq!(
+            value,
+            serde_json::json!({
+                "a": [9_007_199_254_740_991_i64, "9007199254740992", "-9007199254740993", "18446744073709551615"],
+                "b": 1e300,
+            })
+        );
     }
 
     #[test]

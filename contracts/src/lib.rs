@@ -4,7 +4,8 @@
 //! type here, with its JSON form, its bounds and its JSON Schema. The crate does no I/O, so that a planner or a learner
 //! written in Rust can depend on it alone. Read it in this order:
 
-pub mod bound;
+#![deny(missing_docs)]
+
 pub mod limits;
 
 pub mod canonical;

@@ -230,6 +230,13 @@ impl ActionRequest {
 
     /// The bounds that types alone do not hold.
     pub fn check(&self) -> Result<(), Failure> {
+        for (name, value) in &self.params {
+            if let Some(below) = json::inexact(value) {
+                let dot = if below.is_empty() { "" } else { "." };
+                let place = format!("params.{name}{dot}{below}");
+                return Err(malformed(JsonInvalid::Number { place }));
+            }
+        }
         if let Some(timeout) = self.qos.timeout_ms
             && !(1..=TIMEOUT_MS_MAX).contains(&timeout)
         {
@@ -434,6 +441,41 @@ mod tests {
             assert_eq!(failure.code, Code::Malformed);
             assert!(failure.message.contains(expected), "{name}: {}", failure.message);
         }
+    }
+
+    #[test]
+    fn numbers_that_are_not_exact_have_no_digest_to_share() {
+        let with = |number: &str| {
+            let request = minimal()
+                .to_string()
+                .replace('}', &format!(r#","params":{{"n":{number}}}}}"#));
+            ActionRequest::parse(request.as_bytes())
+        };
+        for number in [
+            "18446744073709551616",
+            "18446744073709551617",
+            "1152921504606846976.0",
+            "1152921504606847000",
+        ] {
+            let failure = with(number).unwrap_err();
+            assert_eq!(failure.code, Code::Malformed);
+            assert!(failure.message.starts_with("params.n: "), "{}", failure.message);
+        }
+        let text = |number: &str| with(&format!("\"{number}\"")).unwrap().digest();
+        assert_ne!(text("18446744073709551616"), text("18446744073709551617"));
+        assert_eq!(with("1").unwrap(), with("1.0").unwrap());
+        assert_ne!(with("1").unwrap().digest(), with("1.5").unwrap().digest());
+        // What a program hands in without a text is held to the same.
+        let mut request = with("1").unwrap();
+        request
+            .params
+            .insert("deep".to_owned(), json!([{ "n": 1_u64 << 60 }]));
+        let failure = request.check().unwrap_err();
+        assert!(
+            failure.message.starts_with("params.deep.0.n: "),
+            "{}",
+            failure.message
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whatever a planner can say survives being written and read again.
 #![allow(clippy::unwrap_used)]
 
+use effectd_contracts::json::INTEGER_MAX;
 use effectd_contracts::limits::{RETRIES_MAX, TIMEOUT_MS_MAX};
 use effectd_contracts::{
     ActionRequest, Candidate, Code, Failure, Gate, Phase, PolicyCtx, Qos, Timestamp, TraceParent, TraceState,
@@ -13,9 +14,12 @@ fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<u64>().prop_map(Value::from),
-        prop::num::f64::NORMAL.prop_map(Value::from),
+        (-INTEGER_MAX..=INTEGER_MAX).prop_map(Value::from),
+        // A whole number is read as an integer, and beyond this there are only whole ones.
+        (-4.5e15..4.5e15_f64)
+            .prop_filter("whole", |number| number.fract() != 0.0)
+            .prop_map(Value::from),
+        prop::num::f64::SUBNORMAL.prop_map(Value::from),
         "\\PC{0,20}".prop_map(Value::from),
     ];
     leaf.prop_recursive(4, 32, 6, |inner| {

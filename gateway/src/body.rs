@@ -25,7 +25,6 @@ impl Budget {
         Self(Arc::new(Semaphore::new(bytes_max.min(Semaphore::MAX_PERMITS))))
     }
 
-    /// Reads a body to its end.
     pub(crate) async fn read(&self, body: Body, time_max: Duration) -> Result<Bytes, Problem> {
         match tokio::time::timeout(time_max, self.read_all(body)).await {
             Ok(read) => read,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use effectd_actors::held::look;
 use effectd_actors::limits::OVERLOAD_RETRY;
-use effectd_actors::{Decider, Done, Held, Pipeline, StoreError, decisions};
+use effectd_actors::{Answer, Decider, Done, Held, Parts, Pipeline, StoreError, decisions};
 use effectd_contracts::{ActionId, Code, Failure, Phase, Principal, Topic};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::body::Budget;
-use crate::limits::{PREVIEWS_ASKED_MAX, TURN_TIME_MAX, TURNS_MAX};
+use crate::limits::{BODIES_BYTES_MAX, PREVIEWS_ASKED_MAX, PULSE_AGE_MAX, TURN_TIME_MAX, TURNS_MAX};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -21,6 +21,7 @@ use crate::settings::{Dial, Settings};
 /// What every route works with.
 pub(crate) struct Desk {
     pub(crate) host: Arc<dyn Host>,
+    pipeline: Option<Arc<Pipeline>>,
     pub(crate) dial: Dial,
     pub(crate) budget: Budget,
     pub(crate) metrics: Metrics,
@@ -42,28 +43,37 @@ pub(crate) enum Found {
 impl Desk {
     pub(crate) fn new(
         host: Arc<dyn Host>,
+        pipeline: Option<Arc<Pipeline>>,
         dial: Dial,
         metrics: Metrics,
-        pulse: Arc<Pulse>,
         stage: watch::Receiver<Stage>,
     ) -> Self {
-        let clock = host.pipeline().parts().clock.clone();
-        let settings = dial.settings();
+        let clock = host.parts().clock.clone();
+        let pulse = Arc::new(Pulse::default());
         Self {
-            vitals: Vitals::new(pulse.clone(), clock, stage.clone(), settings.pulse_age_max),
-            budget: Budget::new(settings.bodies_bytes_max),
+            vitals: Vitals::new(pulse.clone(), clock, stage.clone(), PULSE_AGE_MAX),
+            budget: Budget::new(BODIES_BYTES_MAX),
             host,
+            pipeline,
             dial,
             metrics,
             pulse,
             stage,
-            turns: Semaphore::new(TURNS_MAX.get()),
-            previews: Semaphore::new(PREVIEWS_ASKED_MAX.get()),
+            turns: Semaphore::new(TURNS_MAX),
+            previews: Semaphore::new(PREVIEWS_ASKED_MAX),
         }
     }
 
-    pub(crate) fn pipeline(&self) -> &Pipeline {
-        self.host.pipeline()
+    pub(crate) fn parts(&self) -> &Arc<Parts> {
+        self.host.parts()
+    }
+
+    /// Where decisions go; a problem where nothing is carried out.
+    pub(crate) fn pipeline(&self) -> Result<&Pipeline, Problem> {
+        self.pipeline.as_deref().ok_or_else(|| {
+            let message = "nothing is carried out here; `effectd serve` starts a daemon";
+            Problem::failed(&Failure::new(Code::ShuttingDown, Phase::Accept, message))
+        })
     }
 
     /// What the operator has set, as it is now.
@@ -77,7 +87,7 @@ impl Desk {
             principal: peer.principal.clone(),
             operator: peer.operator,
         };
-        self.pipeline().parts().policy().may_look(&by)
+        self.parts().policy().may_look(&by)
     }
 
     /// How long a request may wait: as long as it asks for, within the bound.
@@ -88,7 +98,7 @@ impl Desk {
 
     /// A turn at what takes a thread for some milliseconds.
     pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        match tokio::time::timeout(TURN_TIME_MAX.get(), self.turns.acquire()).await {
+        match tokio::time::timeout(TURN_TIME_MAX, self.turns.acquire()).await {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => Err(Problem::of(
                 Kind::Busy,
@@ -101,10 +111,10 @@ impl Desk {
     /// behind them.
     pub(crate) fn preview_turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
         self.previews.try_acquire().map_err(|_| {
-            let most = PREVIEWS_ASKED_MAX.get();
+            let most = PREVIEWS_ASKED_MAX;
             let message = format!("{most} previews are being made already; ask again shortly");
             let failure = Failure::new(Code::Overloaded, Phase::Accept, message);
-            Problem::failed(&failure.retry_after(OVERLOAD_RETRY.get()))
+            Problem::failed(&failure.retry_after(OVERLOAD_RETRY))
         })
     }
 
@@ -131,8 +141,10 @@ impl Desk {
                 return Ok(found);
             }
         }
-        let linked = self.pipeline().linked_receipt_of(action).await;
-        let linked = linked.map_err(|failure| Problem::failed(&failure))?;
+        // The store answers in order: a repeat that was answered before this is linked to its receipt now.
+        let in_order = self.parts().store.groups(&Topic::ActionDecision.into()).await;
+        in_order.map_err(|error| unavailable(&error))?;
+        let linked = self.receipt_of(action)?;
         Ok(linked.map_or(Found::Unknown, |done| seen(done, peer)))
     }
 
@@ -140,7 +152,7 @@ impl Desk {
         if let Some(done) = self.receipt_of(action)? {
             return Ok(Some(seen(done, peer)));
         }
-        let waiting = look::waiting(self.pipeline().parts(), action).await;
+        let waiting = look::waiting(self.parts(), action).await;
         if let Some((held, principal)) = waiting.map_err(|error| unavailable(&error))? {
             let ours = peer.operator || principal == peer.principal;
             return Ok(Some(match held.filter(|_| ours) {
@@ -156,15 +168,32 @@ impl Desk {
         Ok(self.is_open(action, peer).await?.then_some(Found::Accepted))
     }
 
-    fn receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Problem> {
-        self.pipeline()
-            .receipt_of(action)
-            .map_err(|failure| Problem::failed(&failure))
+    pub(crate) fn receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Problem> {
+        let stored = self.parts().store.receipt_of(action);
+        let stored = stored.map_err(|error| unavailable(&error))?;
+        let receipt = stored.map(|stored| stored.parse()).transpose();
+        let receipt = receipt.map_err(|error| unavailable(&error))?;
+        Ok(receipt.map(|receipt| Done {
+            receipt: Arc::new(receipt),
+            before: true,
+            result: None,
+        }))
+    }
+
+    /// Waits until an action has ended or waits for a person. Where nothing is carried out, looks whether it has.
+    pub(crate) async fn ended(&self, action: &ActionId, wait: Duration) -> Option<Answer> {
+        match self.pipeline() {
+            Ok(pipeline) => {
+                let ended = tokio::time::timeout(wait, pipeline.wait_or_held(action)).await;
+                ended.ok()?.ok()
+            }
+            Err(_) => self.receipt_of(action).ok()?.map(Answer::Done),
+        }
     }
 
     /// Whether the decision of this peer lies on the bus and is not settled.
     async fn is_open(&self, action: &ActionId, peer: &Peer) -> Result<bool, Problem> {
-        let store = &*self.pipeline().parts().store;
+        let store = &*self.parts().store;
         let found = decisions::published(store, action).map_err(|error| unavailable(&error))?;
         let Some(found) = found else { return Ok(false) };
         let ours = |principal: &Principal| peer.operator || *principal == peer.principal;
@@ -173,8 +202,9 @@ impl Desk {
         }
         let groups = store.groups(&Topic::ActionDecision.into()).await;
         let groups = groups.map_err(|error| unavailable(&error))?;
-        // What everybody has settled without a receipt was set aside as a dead letter.
-        Ok(groups.iter().any(|group| group.committed <= found.offset))
+        // What everybody has settled without a receipt was set aside as a dead letter. A decision that no pipeline has looked at
+        // yet has no group to be settled by.
+        Ok(groups.is_empty() || groups.iter().any(|group| group.committed <= found.offset))
     }
 }
 

@@ -3,31 +3,17 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a door cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// Somebody else listens there.
     #[error("another program already listens on {}; stop it, or choose another socket", .0.display())]
     InUse(PathBuf),
     /// The place is taken by something that is no socket, and is left alone.
     #[error("{} is there already and is no socket; move it away, or choose another socket", .0.display())]
     NotASocket(PathBuf),
-    /// The path is longer than the kernel takes.
     #[error("the path {} is too long for a socket ({max} bytes at most); choose a shorter one with --socket", path.display())]
-    TooLong {
-        /// Which path.
-        path: PathBuf,
-        /// How long it may be.
-        max: usize,
-    },
-    /// The kernel refused.
+    TooLong { path: PathBuf, max: usize },
     #[error("the socket {} cannot be made: {source}", path.display())]
-    Socket {
-        /// Which path.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    Socket { path: PathBuf, source: io::Error },
     /// The figures are registered already: two doors on one registry.
     #[error("the door's figures cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),

@@ -99,7 +99,6 @@ impl Handed {
         Self::new(trace, &request.action_id, context)
     }
 
-    /// That of an action which has ended.
     pub(crate) fn of_receipt(receipt: &Receipt) -> Self {
         let context = receipt.trace_context.clone();
         Self::new(receipt.trace_id.clone(), &receipt.action_id, context)

@@ -1,7 +1,4 @@
 //! Dead letters: what operators see of them, one by one and by their causes.
-//!
-//! The door shows this over the socket; the command line uses it on a store that no daemon has open, so that both tell the
-//! same.
 
 use effectd_actors::letters::{self, Now};
 use effectd_actors::{Body, LetterOrigin, Store, StoreError, StoredLetter, TopicName};
@@ -138,7 +135,6 @@ pub struct LetterNow {
 }
 
 impl LetterNow {
-    /// What became of it.
     pub fn of((letter, now): (u64, Now)) -> Self {
         let now = match now {
             Now::Requeued => "requeued".to_owned(),
@@ -173,10 +169,9 @@ pub struct LetterQuery {
     pub from: u64,
 }
 
-/// One page of dead letters.
-pub fn list(store: &dyn Store, query: &LetterQuery) -> Result<LetterList, StoreError> {
+pub(crate) fn list(store: &dyn Store, query: &LetterQuery) -> Result<LetterList, StoreError> {
     let topic = query.topic.as_deref().map(TopicName::new).transpose()?;
-    let page = store.letters(topic.as_ref(), query.from, UPKEEP_PAGE_MAX.get())?;
+    let page = store.letters(topic.as_ref(), query.from, UPKEEP_PAGE_MAX)?;
     let views = page.letters.iter().map(LetterView::from);
     let is_meant = |view: &LetterView| {
         let cause = query.cause.as_ref().is_none_or(|cause| *cause == view.cause);
@@ -188,8 +183,7 @@ pub fn list(store: &dyn Store, query: &LetterQuery) -> Result<LetterList, StoreE
     })
 }
 
-/// One dead letter.
-pub fn one(store: &dyn Store, number: u64) -> Result<Option<LetterView>, StoreError> {
+pub(crate) fn one(store: &dyn Store, number: u64) -> Result<Option<LetterView>, StoreError> {
     Ok(store.letter(number)?.as_ref().map(LetterView::from))
 }
 
@@ -212,7 +206,7 @@ pub struct ReviewView {
 }
 
 /// A quarantined action, for review; `None` if there is none of this number, or what it holds cannot be read any more.
-pub fn review(store: &dyn Store, number: u64) -> Result<Option<ReviewView>, StoreError> {
+pub(crate) fn review(store: &dyn Store, number: u64) -> Result<Option<ReviewView>, StoreError> {
     let Some(letter) = store.letter(number)? else {
         return Ok(None);
     };
@@ -229,7 +223,7 @@ pub fn review(store: &dyn Store, number: u64) -> Result<Option<ReviewView>, Stor
 }
 
 /// The causes that dead letters have in common, most first.
-pub fn causes(store: &dyn Store) -> Result<Vec<CauseView>, StoreError> {
+pub(crate) fn causes(store: &dyn Store) -> Result<Vec<CauseView>, StoreError> {
     let groups = store.letter_groups(None)?.into_iter().map(|group| {
         // It may be gone since it was counted.
         let newest = store.letter(group.newest)?.as_ref().map(LetterView::from);

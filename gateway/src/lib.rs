@@ -30,7 +30,9 @@ pub mod replay;
 pub mod upkeep;
 pub mod views;
 
+pub mod client;
 mod desk;
+mod extract;
 pub mod metrics;
 mod pulse;
 mod routes;
@@ -39,8 +41,6 @@ pub mod openapi;
 pub mod server;
 
 pub use error::GatewayError;
-pub use routes::approvals::{mode, wish};
-pub use routes::grants::new as new_grant;
 pub use server::{Gateway, Host};
 pub use settings::{Dial, Settings};
 pub use socket::Socket;

@@ -1,34 +1,28 @@
-//! The bounds of the doors. Each is named in `docs/limits.md`, and a test keeps the two in step.
+//! The bounds of the doors. Those that a caller can hit are in `docs/limits.md`.
 
 use std::time::Duration;
 
-/// Connections open at one time: a planner needs one; a process may by default have 1,024 files open, and the store and the
-/// sandbox need theirs.
-pub const CONNECTIONS_MAX: usize = 512;
-/// Connections of one user at one time: a user that opens all it can leaves room for the others.
-pub const CONNECTIONS_PER_USER_MAX: usize = 256;
 /// One connection in so many is kept free of ordinary users, half of these for approvers and all for root and the daemon's user:
 /// whoever fills the door must not keep away those who can act on it.
-/// Fixed: an eighth is enough for people, and nobody wants to be shut out.
+/// An eighth is enough for people, and nobody wants to be shut out.
 pub const CONNECTIONS_RESERVE_PART: usize = 8;
 /// Connections beyond all others, for health alone: a probe sends one small request and goes.
-/// Fixed: they serve supervisors, not load.
+/// They serve supervisors, not load.
 pub const HEALTH_CONNECTIONS_MAX: usize = 16;
 /// Connections for health of one user at one time: a user that fills the door does not take these as well.
-/// Fixed: a probe needs one.
+/// A probe needs one.
 pub const HEALTH_CONNECTIONS_PER_USER_MAX: usize = 2;
 /// How long a connection for health may take to ask, and to go after its answer.
-/// Fixed: a probe over a local socket takes milliseconds.
+/// A probe over a local socket takes milliseconds.
 pub const HEALTH_TIME_MAX: Duration = Duration::from_secs(2);
 /// Bytes that are read and dropped after an answer that came before the end of a request: a client that sends all before it
 /// reads gets its answer, up to some of the largest requests.
-/// Fixed: what is sent beyond it is no mistake.
+/// What is sent beyond it is no mistake.
 pub const LINGER_BYTES_MAX: u64 = 16_777_216;
 /// How long the rest of such a request is read: over a local socket it takes milliseconds.
-/// Fixed: less than a client may take for its headers, so that it wins nobody time.
+/// Less than a client may take for its headers, so that it wins nobody time.
 pub const LINGER_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often is looked whether the socket's file is there: one look costs a microsecond.
-/// Fixed: nobody wants to wait longer for a door that was removed.
 pub const SOCKET_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Connections that may wait in the kernel to be taken.
 pub const LISTEN_BACKLOG: u32 = 1_024;
@@ -36,27 +30,14 @@ pub const LISTEN_BACKLOG: u32 = 1_024;
 pub const HEADERS_MAX: usize = 64;
 /// Bytes of a request's first line and headers together, and the buffer of a connection: the longest idempotency key fits.
 pub const HEADER_BYTES_MAX: usize = 32_768;
-/// How long a client may take to send its headers, and how long a connection may idle between two requests.
-pub const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long a client may take to send its body: a megabyte over a local socket takes milliseconds.
-pub const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bytes of bodies that are held for all clients together, before they are read as requests: counted as they arrive, so
 /// that announcing much costs nothing and sending much is bounded.
 pub const BODIES_BYTES_MAX: usize = 67_108_864;
-/// How long a client may leave its answer unread before its connection is cut.
-pub const WRITE_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long one request may wait for a receipt. Whoever wants to wait longer asks again; nothing is lost in between.
-pub const WAIT_TIME_MAX: Duration = Duration::from_secs(600);
-/// Decisions that are accepted and not yet ended: beyond it, what comes in faster than it is done is turned away.
-pub const BACKLOG_MAX: u64 = 100_000;
-/// Bytes of decisions that are accepted and not yet ended: they wait on disk, and a gigabyte of them is more than a day's
-/// work of planners.
-pub const BACKLOG_BYTES_MAX: u64 = 1_073_741_824;
 /// Most entries of the log in one answer: with the largest receipts, an answer stays below what a client takes.
-/// Fixed: clients count on it.
+/// Clients count on it.
 pub const LOG_LIST_MAX: usize = 500;
 /// Longest note of an amendment: a paragraph that a person writes.
-/// Fixed: part of the published interface.
+/// Part of the published interface.
 pub const NOTE_BYTES_MAX: usize = 2_048;
 /// How often the store is asked how it stands.
 pub const PULSE_EVERY: Duration = Duration::from_millis(500);
@@ -64,27 +45,24 @@ pub const PULSE_EVERY: Duration = Duration::from_millis(500);
 pub const PULSE_AGE_MAX: Duration = Duration::from_secs(10);
 /// How long answers that are on their way may take when the daemon stops, after the pipeline has ended.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
-
-effectd_contracts::bounds! {
-    /// Receipts in one answer, unless another number is asked for.
-    LIST_DEFAULT: usize = 100, "gateway.list_default", 1 ..= 500;
-    /// Most receipts in one answer: they are held in memory, parsed, for each client that asks.
-    LIST_MAX: usize = 500, "gateway.list_max", 1 ..= 1_000;
-    /// Lists, explanations and changes of the policy worked on at one time, for all clients together: each takes a thread and
-    /// some milliseconds of it.
-    TURNS_MAX: usize = 8, "gateway.turns_max", 1 ..= 256;
-    /// Previews that are asked for at one time, by all clients together: fewer than are tried out at once, since who asks a person
-    /// needs some, too. More are told `overloaded`.
-    PREVIEWS_ASKED_MAX: usize = 2, "gateway.previews_asked_max", 1 ..= 64;
-    /// How long such a question waits for its turn before it is told to come again.
-    TURN_TIME_MAX: Duration = 2_000, "gateway.turn_time_ms_max", 1 ..= 60_000;
-    /// Largest change of the policy, in bytes of JSON.
-    CHANGE_BYTES_MAX: usize = 65_536, "gateway.change_bytes_max", 1_024 ..= 1_048_576;
-    /// What a client that is turned away is told to wait at least, and when nobody knows better, in milliseconds: one that
-    /// comes back sooner only takes up the door's time.
-    RETRY_AFTER: Duration = 1_000, "gateway.retry_after_ms", 1 ..= 3_600_000;
-    /// What such a client is told to wait at most, in milliseconds: a backlog is seldom as slow as it looks for a moment.
-    RETRY_AFTER_MAX: Duration = 60_000, "gateway.retry_after_ms_max", 1 ..= 86_400_000;
-    /// Dead letters or events in one answer to an operator: a page is held in memory, longer reads ask again.
-    UPKEEP_PAGE_MAX: usize = 500, "gateway.upkeep_page_max", 1 ..= 1_000;
-}
+/// Receipts in one answer, unless another number is asked for.
+pub const LIST_DEFAULT: usize = 100;
+/// Most receipts in one answer: they are held in memory, parsed, for each client that asks.
+pub const LIST_MAX: usize = 500;
+/// Lists, explanations and changes of the policy worked on at one time, for all clients together: each takes a thread and
+/// some milliseconds of it.
+pub const TURNS_MAX: usize = 8;
+/// Previews that are asked for at one time, by all clients together: fewer than are tried out at once, since who asks a person
+/// needs some, too. More are told `overloaded`.
+pub const PREVIEWS_ASKED_MAX: usize = 2;
+/// How long such a question waits for its turn before it is told to come again.
+pub const TURN_TIME_MAX: Duration = Duration::from_secs(2);
+/// Largest change of the policy, in bytes of JSON.
+pub const CHANGE_BYTES_MAX: usize = 65_536;
+/// What a client that is turned away is told to wait at least, and when nobody knows better, in milliseconds: one that
+/// comes back sooner only takes up the door's time.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// What such a client is told to wait at most, in milliseconds: a backlog is seldom as slow as it looks for a moment.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Dead letters or events in one answer to an operator: a page is held in memory, longer reads ask again.
+pub const UPKEEP_PAGE_MAX: usize = 500;

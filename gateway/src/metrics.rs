@@ -6,7 +6,6 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Reg
 pub const REQUESTS_TOTAL: &str = "effectd_http_requests_total";
 /// Time from a request's headers to its answer, by route.
 pub const REQUEST_SECONDS: &str = "effectd_http_request_duration_seconds";
-/// Connections that are open.
 pub const CONNECTIONS: &str = "effectd_http_connections";
 /// Connections that were turned away or cut, by reason.
 pub const CONNECTIONS_REFUSED_TOTAL: &str = "effectd_http_connections_refused_total";
@@ -15,7 +14,6 @@ pub const BACKLOG: &str = "effectd_backlog_decisions";
 /// Their bytes.
 pub const BACKLOG_BYTES: &str = "effectd_backlog_bytes";
 
-/// The door's series.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     pub(crate) requests: IntCounterVec,

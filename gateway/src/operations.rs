@@ -1,7 +1,4 @@
 //! What operators do while the daemon runs: what it would change, and the doing, on record.
-//!
-//! The door speaks this over the socket; the command line uses it on a state that no daemon has open, so that both do and
-//! record the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +40,7 @@ pub struct OperationView {
 type Came = (OperationView, Option<Map<String, Value>>);
 
 /// Does it, and answers when that and its receipt are on disk. To be carried to its end also if nobody waits any more.
-pub async fn perform(
+pub(crate) async fn perform(
     parts: Arc<Parts>,
     operation: Operation,
     by: Principal,
@@ -201,7 +198,7 @@ async fn carry_out(
 }
 
 /// What the receipt of a change of the policy tells; nothing if it is the same policy with the same roots.
-pub fn policy_told(before: &str, after: &crate::views::PolicyView) -> Option<Map<String, Value>> {
+pub(crate) fn policy_told(before: &str, after: &crate::views::PolicyView) -> Option<Map<String, Value>> {
     let mut told = json!({ "policy_before": before, "policy_after": after.digest });
     if !after.roots.is_empty() {
         told["roots"] = json!(after.roots);
@@ -211,7 +208,7 @@ pub fn policy_told(before: &str, after: &crate::views::PolicyView) -> Option<Map
 }
 
 /// What the receipt of a change of the key tells.
-pub fn key_told(entry: &KeyEntry) -> Map<String, Value> {
+pub(crate) fn key_told(entry: &KeyEntry) -> Map<String, Value> {
     let told = json!({ "key_id": entry.key_id, "previous": entry.previous });
     told.as_object().cloned().unwrap_or_default()
 }
@@ -290,7 +287,7 @@ fn settle(parts: &Parts, number: u64, done: bool) -> Result<Came, StoreError> {
 }
 
 /// One turn of letting go of what is kept no longer, on record if anything went.
-pub async fn retain(parts: Arc<Parts>, by: Principal) -> Result<RetainedView, StoreError> {
+pub(crate) async fn retain(parts: Arc<Parts>, by: Principal) -> Result<RetainedView, StoreError> {
     let work = async {
         let told = retention::let_go(&parts).await?;
         let view = RetainedView::from(told);
@@ -303,7 +300,11 @@ pub async fn retain(parts: Arc<Parts>, by: Principal) -> Result<RetainedView, St
 }
 
 /// One attempt at erasing subjects. The first one is on record, and so is the last.
-pub async fn erase(parts: Arc<Parts>, body: EraseBody, by: Principal) -> Result<ErasedView, StoreError> {
+pub(crate) async fn erase(
+    parts: Arc<Parts>,
+    body: EraseBody,
+    by: Principal,
+) -> Result<ErasedView, StoreError> {
     let (operation, first) = (
         Operation::Erase {
             subjects: body.subjects.clone(),
@@ -338,7 +339,7 @@ fn own_id(parts: &Parts, tool: &ToolId) -> Result<ToolId, StoreError> {
 }
 
 /// What an operation would change, without changing anything. Blocks.
-pub fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, StoreError> {
+pub(crate) fn look(parts: &Parts, operation: &Operation) -> Result<OperationView, StoreError> {
     let switches = Switches::new(&*parts.store);
     let (is_changed, says) = match operation {
         Operation::DisableTool { tool_id } => {
@@ -497,7 +498,6 @@ fn words(caps: &[effectd_contracts::Capability]) -> String {
     }
 }
 
-/// What the tool's callers need as it is now.
 fn caps_now(parts: &Parts, tool: &ToolId) -> Result<Vec<effectd_contracts::Capability>, StoreError> {
     if let Some(caps) = Switches::new(&*parts.store).caps(tool)? {
         return Ok(caps);
@@ -516,8 +516,8 @@ fn breaker(parts: &Parts, key: &str) -> Result<View, StoreError> {
 
 /// How many of the letters are there, by their causes.
 fn look_at_letters(parts: &Parts, numbers: &[u64]) -> Result<OperationView, StoreError> {
-    if numbers.len() > UPKEEP_PAGE_MAX.get() {
-        let why = format!("at most {} letters at a time", UPKEEP_PAGE_MAX.get());
+    if numbers.len() > UPKEEP_PAGE_MAX {
+        let why = format!("at most {} letters at a time", UPKEEP_PAGE_MAX);
         return Err(StoreError::Invalid(why));
     }
     let (mut causes, mut gone) = (BTreeMap::<(String, String), u64>::new(), 0_u64);

@@ -4,7 +4,6 @@ use effectd_contracts::{Principal, Receipt};
 use nix::unistd::{Uid, User, geteuid};
 use tokio::net::UnixStream;
 
-/// Who is at the door.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) principal: Principal,
@@ -37,7 +36,6 @@ impl Peer {
         })
     }
 
-    /// Whether this receipt is this peer's to see.
     pub(crate) fn may_see(&self, receipt: &Receipt) -> bool {
         self.operator || receipt.principal == self.principal
     }

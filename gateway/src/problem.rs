@@ -172,7 +172,7 @@ impl Problem {
             detail,
             code: code.to_owned(),
             retryable,
-            retry_after_ms: (retryable && status >= 429).then(|| millis(RETRY_AFTER.get())),
+            retry_after_ms: (retryable && status >= 429).then(|| millis(RETRY_AFTER)),
             phase: None,
             gate: None,
             rule: None,

@@ -4,17 +4,19 @@
 //! watchdog from being told that all is well.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use effectd_actors::Store;
 use effectd_actors::StoreError;
 use effectd_contracts::{Clock, Monotonic, Topic};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::limits::{RETRY_AFTER, RETRY_AFTER_MAX};
-use crate::server::{Host, Stage};
+use crate::desk::Desk;
+use crate::limits::{PULSE_EVERY, RETRY_AFTER, RETRY_AFTER_MAX};
+use crate::server::Stage;
 
 /// How the daemon is, for whoever reports it.
 #[derive(Clone)]
@@ -71,7 +73,7 @@ impl Sizes {
 
 impl Pulse {
     fn sizes(&self) -> MutexGuard<'_, Sizes> {
-        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sizes.lock()
     }
 
     /// Decisions that are accepted and not yet ended: what the store said last, and what was accepted since.
@@ -84,7 +86,6 @@ impl Pulse {
         self.sizes().total
     }
 
-    /// Another decision lies on the bus.
     pub(crate) fn accepted(&self, offset: u64, bytes: u64) {
         self.since.fetch_add(1, Ordering::Relaxed);
         self.sizes().put(offset, bytes);
@@ -94,11 +95,7 @@ impl Pulse {
         let since = self.since.swap(0, Ordering::Relaxed);
         let before = self.measured.swap(backlog, Ordering::Relaxed);
         self.sizes().ended_before(committed);
-        let last = self
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .replace(now);
+        let last = self.last.lock().replace(now);
         // An hour without work says nothing about how quick the work is.
         if let (Some(last), 1..) = (last, before + since) {
             self.pace_of((before + since).saturating_sub(backlog), now.since(last));
@@ -112,16 +109,16 @@ impl Pulse {
             return;
         }
         let newest = ended as f64 / time.as_secs_f64();
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = self.pace.lock();
         *pace = Some(pace.map_or(newest, |pace| pace + PACE_SHARE * (newest - pace)));
     }
 
     /// When it is worth coming back to a full door: at the present pace, a tenth of what waits has ended by then.
     #[expect(clippy::cast_precision_loss, reason = "a pace is an estimate")]
     pub(crate) fn relief(&self) -> Duration {
-        let pace = *self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        let least = RETRY_AFTER.get();
-        let most = RETRY_AFTER_MAX.get().max(least);
+        let pace = *self.pace.lock();
+        let least = RETRY_AFTER;
+        let most = RETRY_AFTER_MAX.max(least);
         let wanted = self.backlog().div_ceil(RELIEF_PART) as f64;
         match pace {
             // Nothing has ended yet, or nothing for long: nobody knows.
@@ -136,7 +133,7 @@ impl Pulse {
     /// Keeps why the store takes no new work, and logs when that changes.
     fn judged(&self, refusal: Option<&StoreError>) {
         let refusal = refusal.map(ToString::to_string);
-        let mut kept = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.refusal.lock();
         if *kept == refusal {
             return;
         }
@@ -148,7 +145,7 @@ impl Pulse {
     }
 
     fn age(&self, clock: &dyn Clock) -> Option<Duration> {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last.lock();
         last.map(|last| clock.monotonic().since(last))
     }
 }
@@ -171,7 +168,7 @@ impl Vitals {
     /// Why no work can be taken now, if so: there is trouble, or the store refuses new work.
     pub fn refusal(&self) -> Option<String> {
         let kept = &self.pulse.refusal;
-        let refusal = || kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let refusal = || kept.lock().clone();
         self.trouble().map(str::to_owned).or_else(refusal)
     }
 
@@ -189,13 +186,13 @@ impl Vitals {
 }
 
 /// Asks until nobody is interested any more.
-pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, every: Duration, gauges: Gauges) {
-    let mut due = tokio::time::interval(every);
+pub(crate) async fn ask(desk: Arc<Desk>) {
+    let (parts, pulse, metrics) = (desk.parts(), &desk.pulse, &desk.metrics);
+    let mut due = tokio::time::interval(PULSE_EVERY);
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut weighed = false;
     loop {
         due.tick().await;
-        let parts = host.pipeline().parts();
         match parts.store.groups(&Topic::ActionDecision.into()).await {
             Ok(groups) => {
                 pulse.judged(parts.store.refusal().as_ref());
@@ -205,9 +202,11 @@ pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, every: Duration,
                 let backlog = open.max().unwrap_or(0);
                 let committed = groups.iter().map(|group| group.committed).min().unwrap_or(0);
                 pulse.beat(backlog, committed, parts.clock.monotonic());
-                gauges.backlog.set(i64::try_from(backlog).unwrap_or(i64::MAX));
+                metrics.backlog.set(i64::try_from(backlog).unwrap_or(i64::MAX));
                 let bytes = pulse.backlog_bytes();
-                gauges.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+                metrics
+                    .backlog_bytes
+                    .set(i64::try_from(bytes).unwrap_or(i64::MAX));
                 if !weighed {
                     weighed = true;
                     let (store, pulse) = (parts.store.clone(), pulse.clone());
@@ -217,14 +216,10 @@ pub(crate) async fn ask(host: Arc<dyn Host>, pulse: Arc<Pulse>, every: Duration,
             }
             Err(error) => pulse.judged(Some(&error)),
         }
-        host.pipeline().measure().await;
+        if let Ok(pipeline) = desk.pipeline() {
+            pipeline.measure().await;
+        }
     }
-}
-
-/// What the beats are shown by.
-pub(crate) struct Gauges {
-    pub(crate) backlog: prometheus::IntGauge,
-    pub(crate) bytes: prometheus::IntGauge,
 }
 
 /// Weighs the decisions that an earlier run accepted: what they take is known to nobody in this one.
@@ -277,16 +272,16 @@ mod tests {
     fn when_to_come_back_follows_from_the_pace_at_which_work_ends() {
         let pulse = Pulse::default();
         let at = |seconds| Monotonic::default().plus(Duration::from_secs(seconds));
-        assert_eq!(pulse.relief(), RETRY_AFTER.get(), "nobody knows yet");
+        assert_eq!(pulse.relief(), RETRY_AFTER, "nobody knows yet");
         pulse.beat(10_000, 0, at(0));
         pulse.beat(9_900, 100, at(1));
         // A hundred a second, and a tenth of 9,900 are wanted.
         assert_eq!(pulse.relief(), Duration::from_millis(9_900));
         pulse.beat(100, 9_900, at(2));
-        assert_eq!(pulse.relief(), RETRY_AFTER.get(), "never sooner than this");
+        assert_eq!(pulse.relief(), RETRY_AFTER, "never sooner than this");
         let stands = Pulse::default();
         stands.beat(10, 0, at(0));
         stands.beat(10, 0, at(1));
-        assert_eq!(stands.relief(), RETRY_AFTER_MAX.get(), "nothing ends");
+        assert_eq!(stands.relief(), RETRY_AFTER_MAX, "nothing ends");
     }
 }

@@ -29,7 +29,7 @@ pub struct Moved {
 }
 
 /// Reads a place in a topic: `start`, `end`, an offset, a time (`2026-01-01T00:00:00Z`), or how long ago (`2h`).
-pub fn place(text: &str, now: Timestamp) -> Result<SeekTo, StoreError> {
+pub(crate) fn place(text: &str, now: Timestamp) -> Result<SeekTo, StoreError> {
     match text {
         "start" => Ok(SeekTo::Start),
         "end" => Ok(SeekTo::End),
@@ -45,7 +45,7 @@ pub fn place(text: &str, now: Timestamp) -> Result<SeekTo, StoreError> {
 }
 
 /// The groups of a topic, by name.
-pub fn groups(store: &dyn Store, topic: &str) -> Result<Vec<GroupView>, StoreError> {
+pub(crate) fn groups(store: &dyn Store, topic: &str) -> Result<Vec<GroupView>, StoreError> {
     let mut found = store.groups(&TopicName::new(topic)?).wait()?;
     found.sort_by(|a, b| a.group.as_str().cmp(b.group.as_str()));
     let views = found.into_iter().map(|group| GroupView {
@@ -58,14 +58,14 @@ pub fn groups(store: &dyn Store, topic: &str) -> Result<Vec<GroupView>, StoreErr
 }
 
 /// Moves a group to a place, and makes it if there is none. Durable when it returns.
-pub fn move_to(store: &dyn Store, topic: &str, group: &str, to: SeekTo) -> Result<Moved, StoreError> {
+pub(crate) fn move_to(store: &dyn Store, topic: &str, group: &str, to: SeekTo) -> Result<Moved, StoreError> {
     let (topic, group) = (replayed(topic)?, GroupName::new(group)?);
     let offset = store.seek(&topic, &group, to).wait()?;
     Ok(Moved { offset })
 }
 
 /// Where a group stands; a new one stands at the start.
-pub fn standing(store: &dyn Store, topic: &str, group: &str) -> Result<Moved, StoreError> {
+pub(crate) fn standing(store: &dyn Store, topic: &str, group: &str) -> Result<Moved, StoreError> {
     let (topic, group) = (replayed(topic)?, GroupName::new(group)?);
     let known = store.groups(&topic).wait()?;
     let known = known.iter().find(|known| known.group == group);
@@ -76,8 +76,7 @@ pub fn standing(store: &dyn Store, topic: &str, group: &str) -> Result<Moved, St
     Ok(Moved { offset })
 }
 
-/// The offset of a place in a topic.
-pub fn offset_of(store: &dyn Store, topic: &str, place: SeekTo) -> Result<u64, StoreError> {
+pub(crate) fn offset_of(store: &dyn Store, topic: &str, place: SeekTo) -> Result<u64, StoreError> {
     let topic = TopicName::new(topic)?;
     match place {
         SeekTo::Start => Ok(store.read(&topic, u64::MAX, 1)?.begin),

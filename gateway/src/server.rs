@@ -3,32 +3,35 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
-use effectd_actors::{Pipeline, Swap};
+use effectd_actors::{Parts, Pipeline, Swap};
 use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
+use crate::client::Client;
 use crate::desk::Desk;
 use crate::error::GatewayError;
 use crate::limits::{
-    CONNECTIONS_RESERVE_PART, HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_PER_USER_MAX, HEALTH_TIME_MAX,
-    LINGER_BYTES_MAX, LINGER_TIME_MAX, RETRY_AFTER, SOCKET_LOOK_EVERY,
+    CLOSE_TIME_MAX, CONNECTIONS_RESERVE_PART, HEADER_BYTES_MAX, HEADERS_MAX, HEALTH_CONNECTIONS_MAX,
+    HEALTH_CONNECTIONS_PER_USER_MAX, HEALTH_TIME_MAX, LINGER_BYTES_MAX, LINGER_TIME_MAX, RETRY_AFTER,
+    SOCKET_LOOK_EVERY,
 };
 use crate::metrics::Metrics;
 use crate::patience::Patient;
 use crate::peer::{self, Peer};
 use crate::problem::{MEDIA_TYPE, Problem};
-use crate::pulse::{self, Gauges, Pulse};
+use crate::pulse;
 use crate::routes;
 use crate::settings::{Dial, Settings};
 use crate::socket::Socket;
@@ -38,8 +41,8 @@ pub use crate::pulse::Vitals;
 
 /// What stands behind the door.
 pub trait Host: Send + Sync + 'static {
-    /// Where decisions go.
-    fn pipeline(&self) -> &Pipeline;
+    /// What a pipeline is made of.
+    fn parts(&self) -> &Arc<Parts>;
     /// Where figures are.
     fn metrics(&self) -> &prometheus::Registry;
     /// The policy in force.
@@ -69,7 +72,6 @@ pub trait Host: Send + Sync + 'static {
 /// How far the daemon is on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Everybody is welcome.
     Open,
     /// Nobody new is let in; what is on its way may still be answered.
     Closing,
@@ -77,7 +79,6 @@ pub enum Stage {
     Closed,
 }
 
-/// One door.
 pub struct Gateway {
     desk: Arc<Desk>,
     stage: watch::Receiver<Stage>,
@@ -95,32 +96,40 @@ impl std::fmt::Debug for Gateway {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Gateway {
-    /// A door to this host. Whoever holds the other end of `stage` closes it.
-    pub fn new(host: Arc<dyn Host>, dial: Dial, stage: watch::Receiver<Stage>) -> Result<Self, GatewayError> {
+    /// A door to this host; without a pipeline nothing is carried out behind it. Whoever holds the other end of `stage` closes it.
+    pub fn new(
+        host: Arc<dyn Host>,
+        pipeline: Option<Arc<Pipeline>>,
+        dial: Dial,
+        stage: watch::Receiver<Stage>,
+    ) -> Result<Self, GatewayError> {
         let metrics = Metrics::register(host.metrics())?;
-        let pulse = Arc::new(Pulse::default());
-        let desk = Arc::new(Desk::new(host, dial, metrics, pulse, stage.clone()));
+        let desk = Arc::new(Desk::new(host, pipeline, dial, metrics, stage.clone()));
         Ok(Self { desk, stage })
     }
 
-    /// How the daemon is.
+    /// A client in this process: the same routes without a socket, for the user that this process runs as.
+    pub fn client(&self, principal: Principal) -> Client {
+        let peer = Peer {
+            principal,
+            operator: peer::is_operator(nix::unistd::geteuid().as_raw()),
+        };
+        Client::in_process(routes::all(self.desk.clone()).layer(Extension(peer)))
+    }
+
+    /// Asks the store again and again how it stands.
+    pub fn beat(&self) -> JoinHandle<()> {
+        tokio::spawn(pulse::ask(self.desk.clone()))
+    }
+
     pub fn vitals(&self) -> Vitals {
         self.desk.vitals.clone()
     }
 
     /// Serves until the door is closed and everybody has left. When it returns, nothing of it is left.
     pub async fn serve(mut self, mut socket: Socket) {
-        let desk = &self.desk;
-        let pulse = tokio::spawn(pulse::ask(
-            desk.host.clone(),
-            desk.pulse.clone(),
-            desk.settings().pulse_every,
-            Gauges {
-                backlog: desk.metrics.backlog.clone(),
-                bytes: desk.metrics.backlog_bytes.clone(),
-            },
-        ));
-        let doors = Doors::of(desk);
+        let pulse = self.beat();
+        let doors = Doors::of(&self.desk);
         let mut visits = JoinSet::new();
         let mut look = tokio::time::interval(SOCKET_LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -149,11 +158,10 @@ impl Gateway {
     /// Waits for those who are inside; once the pipeline has ended, not for long.
     async fn empty(&mut self, visits: &mut JoinSet<()>) {
         let mut stage = self.stage.clone();
-        let time_max = self.desk.settings().close_time_max;
         let closed = async {
             // Whoever held the other end is gone: that is the end, too.
             let _ = stage.wait_for(|stage| *stage == Stage::Closed).await;
-            tokio::time::sleep(time_max).await;
+            tokio::time::sleep(CLOSE_TIME_MAX).await;
         };
         tokio::select! {
             () = async { while let Some(ended) = visits.join_next().await { note(ended); } } => {}
@@ -279,9 +287,9 @@ async fn visit(
         .timer(TokioTimer::new())
         .keep_alive(door == Door::All)
         .header_read_timeout(header_time)
-        .max_headers(settings.headers_max)
-        .max_header_size(settings.header_bytes_max)
-        .max_buf_size(2 * settings.header_bytes_max)
+        .max_headers(HEADERS_MAX)
+        .max_header_size(HEADER_BYTES_MAX)
+        .max_buf_size(2 * HEADER_BYTES_MAX)
         .serve_connection(io, TowerToHyperService::new(router));
     let ended = tokio::select! {
         biased;
@@ -332,7 +340,7 @@ fn turn_away(stream: UnixStream) {
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_TYPE}\r\nretry-after: {}\r\nconnection: close\r\n\
          content-length: {}\r\n\r\n{body}",
-        RETRY_AFTER.get().as_secs().max(1),
+        RETRY_AFTER.as_secs().max(1),
         body.len(),
     );
     if let Ok(mut stream) = stream.into_std() {
@@ -361,10 +369,9 @@ impl Places {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 
-    /// How many this user has.
     fn of(&self, uid: u32) -> usize {
         self.lock().get(&uid).copied().unwrap_or(0)
     }

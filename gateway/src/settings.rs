@@ -1,60 +1,43 @@
-//! What an operator may set about a door; the defaults are the constants of [`crate::limits`].
+//! What an operator may set about a door, with the defaults.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits;
+use parking_lot::RwLock;
 
-/// What an operator may set about a door.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// See [`limits::CONNECTIONS_MAX`].
+    /// Connections open at one time: a planner needs one; a process may by default have 1,024 files open, and the store and
+    /// the sandbox need theirs.
     pub connections_max: usize,
-    /// See [`limits::CONNECTIONS_PER_USER_MAX`].
+    /// Connections of one user at one time: a user that opens all it can leaves room for the others.
     pub connections_per_user_max: usize,
-    /// See [`limits::HEADERS_MAX`].
-    pub headers_max: usize,
-    /// See [`limits::HEADER_BYTES_MAX`].
-    pub header_bytes_max: usize,
-    /// See [`limits::HEADER_TIME_MAX`].
+    /// How long a client may take to send its headers, and how long a connection may idle between two requests.
     pub header_time_max: Duration,
-    /// See [`limits::BODY_TIME_MAX`].
+    /// How long a client may take to send its body: a megabyte over a local socket takes milliseconds.
     pub body_time_max: Duration,
-    /// See [`limits::BODIES_BYTES_MAX`]. Read when the door is made.
-    pub bodies_bytes_max: usize,
-    /// See [`limits::WRITE_TIME_MAX`].
+    /// How long a client may leave its answer unread before its connection is cut.
     pub write_time_max: Duration,
-    /// See [`limits::WAIT_TIME_MAX`].
+    /// How long one request may wait for a receipt. A client that wants to wait longer asks again; nothing is lost in
+    /// between.
     pub wait_time_max: Duration,
-    /// See [`limits::BACKLOG_MAX`].
+    /// Decisions that are accepted and not yet ended; more are turned away.
     pub backlog_max: u64,
-    /// See [`limits::BACKLOG_BYTES_MAX`].
+    /// Bytes of these decisions: they wait on disk, and a gigabyte of them is more than a day's work of planners.
     pub backlog_bytes_max: u64,
-    /// See [`limits::PULSE_EVERY`]. Read when the door is made.
-    pub pulse_every: Duration,
-    /// See [`limits::PULSE_AGE_MAX`]. Read when the door is made.
-    pub pulse_age_max: Duration,
-    /// See [`limits::CLOSE_TIME_MAX`].
-    pub close_time_max: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            connections_max: limits::CONNECTIONS_MAX,
-            connections_per_user_max: limits::CONNECTIONS_PER_USER_MAX,
-            headers_max: limits::HEADERS_MAX,
-            header_bytes_max: limits::HEADER_BYTES_MAX,
-            header_time_max: limits::HEADER_TIME_MAX,
-            body_time_max: limits::BODY_TIME_MAX,
-            bodies_bytes_max: limits::BODIES_BYTES_MAX,
-            write_time_max: limits::WRITE_TIME_MAX,
-            wait_time_max: limits::WAIT_TIME_MAX,
-            backlog_max: limits::BACKLOG_MAX,
-            backlog_bytes_max: limits::BACKLOG_BYTES_MAX,
-            pulse_every: limits::PULSE_EVERY,
-            pulse_age_max: limits::PULSE_AGE_MAX,
-            close_time_max: limits::CLOSE_TIME_MAX,
+            connections_max: 512,
+            connections_per_user_max: 256,
+            header_time_max: Duration::from_secs(15),
+            body_time_max: Duration::from_secs(10),
+            write_time_max: Duration::from_secs(15),
+            wait_time_max: Duration::from_secs(600),
+            backlog_max: 100_000,
+            backlog_bytes_max: 1 << 30,
         }
     }
 }
@@ -64,18 +47,16 @@ impl Default for Settings {
 pub struct Dial(Arc<RwLock<Arc<Settings>>>);
 
 impl Dial {
-    /// At these settings.
     pub fn new(settings: Settings) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(settings))))
     }
 
-    /// As it stands.
     pub fn settings(&self) -> Arc<Settings> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     /// Turns it: whatever begins from now on goes by these settings.
     pub fn turn(&self, settings: Settings) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *self.0.write() = Arc::new(settings);
     }
 }

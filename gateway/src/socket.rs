@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixSocket};
 
 use crate::error::GatewayError;
+use crate::limits::LISTEN_BACKLOG;
 
 /// The longest path of a socket: the kernel's field, less its closing zero and the name it is made under.
 const PATH_BYTES_MAX: usize = 107 - DRAFT.len();
@@ -21,7 +22,6 @@ const DRAFT: &str = ".new";
 pub struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
-    listen_backlog: u32,
     /// Its file, as it was last seen.
     file: Metadata,
     /// What was last logged about a file that is not ours.
@@ -29,9 +29,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Makes the socket, with these permissions, as many waiting to be taken as this, and the folder it lies in if that is not there (private, then). What a
-    /// daemon that died left behind is replaced; a socket that answers is not.
-    pub fn bind(path: &Path, mode: u32, listen_backlog: u32) -> Result<Self, GatewayError> {
+    /// Makes the socket, with these permissions, and the folder it lies in if that is not there (private, then). What a daemon that
+    /// died left behind is replaced; a socket that answers is not.
+    pub fn bind(path: &Path, mode: u32) -> Result<Self, GatewayError> {
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
             return Err(GatewayError::TooLong {
                 path: path.to_owned(),
@@ -48,7 +48,7 @@ impl Socket {
         check_free(path)?;
         let made = || -> io::Result<(UnixListener, Metadata)> {
             let draft = draft(path);
-            let listener = listen(&draft, mode, listen_backlog)?;
+            let listener = listen(&draft, mode)?;
             fs::rename(&draft, path)?;
             Ok((listener, fs::symlink_metadata(path)?))
         };
@@ -56,7 +56,6 @@ impl Socket {
         Ok(Self {
             listener,
             path: path.to_owned(),
-            listen_backlog,
             file,
             complaint: None,
         })
@@ -93,7 +92,7 @@ impl Socket {
             make_private(folder)?;
         }
         let draft = draft(&self.path);
-        let listener = listen(&draft, self.file.mode() & 0o777, self.listen_backlog)?;
+        let listener = listen(&draft, self.file.mode() & 0o777)?;
         if let Err(error) = lchown(&draft, Some(self.file.uid()), Some(self.file.gid())) {
             tracing::warn!(%error, "the socket cannot have the owners that it had");
         }
@@ -106,7 +105,6 @@ impl Socket {
         Ok(())
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -136,12 +134,12 @@ fn draft(path: &Path) -> PathBuf {
 }
 
 /// Listens on a new socket, with these permissions from its first moment that anybody can connect.
-fn listen(path: &Path, mode: u32, backlog: u32) -> io::Result<UnixListener> {
+fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     remove(path)?;
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(mode))?;
-    socket.listen(backlog)
+    socket.listen(LISTEN_BACKLOG)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -179,7 +177,6 @@ fn check_free(path: &Path) -> Result<(), GatewayError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::limits::LISTEN_BACKLOG;
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o777
@@ -189,7 +186,7 @@ mod tests {
     async fn the_socket_is_private_and_goes_away_with_its_door() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/effectd.sock");
-        let socket = Socket::bind(&path, 0o600, LISTEN_BACKLOG).unwrap();
+        let socket = Socket::bind(&path, 0o600).unwrap();
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
         drop(socket);
         assert!(!path.exists());
@@ -200,13 +197,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let living = Socket::bind(&path, 0o660, LISTEN_BACKLOG).unwrap();
+        let living = Socket::bind(&path, 0o660).unwrap();
         assert_eq!(mode(&path), 0o660);
-        let refused = Socket::bind(&path, 0o600, LISTEN_BACKLOG).unwrap_err();
+        let refused = Socket::bind(&path, 0o600).unwrap_err();
         assert!(matches!(refused, GatewayError::InUse(_)), "{refused}");
         drop(living);
         fs::write(&path, "a file").unwrap();
-        let refused = Socket::bind(&path, 0o600, LISTEN_BACKLOG).unwrap_err();
+        let refused = Socket::bind(&path, 0o600).unwrap_err();
         assert!(matches!(refused, GatewayError::NotASocket(_)), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), b"a file");
     }
@@ -215,7 +212,7 @@ mod tests {
     async fn a_socket_that_was_removed_is_made_again_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/effectd.sock");
-        let mut socket = Socket::bind(&path, 0o660, LISTEN_BACKLOG).unwrap();
+        let mut socket = Socket::bind(&path, 0o660).unwrap();
         // An operator has given it another mode since.
         fs::set_permissions(&path, Permissions::from_mode(0o606)).unwrap();
         socket.keep();
@@ -256,7 +253,7 @@ mod tests {
     async fn a_path_that_is_too_long_is_told() {
         let path = PathBuf::from("/tmp").join("x".repeat(120));
         assert!(matches!(
-            Socket::bind(&path, 0o600, LISTEN_BACKLOG),
+            Socket::bind(&path, 0o600),
             Err(GatewayError::TooLong { max: 103, .. })
         ));
     }

@@ -1,7 +1,4 @@
 //! What operators do about the store: the verbs, and what they answer.
-//!
-//! The door speaks them over the socket; the command line uses the same ones on a store that no daemon has open, so that
-//! both give the same answers.
 
 use effectd_actors::erasure::{self, Progress};
 use effectd_actors::{Blobs, Body, Retained, Store, StoreError, StoredEvent, TopicName, Turn};
@@ -65,7 +62,7 @@ impl From<Retained> for RetainedView {
 
 impl RetainedView {
     /// What would go.
-    pub fn would(told: Retained) -> Self {
+    pub(crate) fn would(told: Retained) -> Self {
         Self {
             moved: None,
             ..Self::from(told)
@@ -77,7 +74,6 @@ impl RetainedView {
         self.receipts + self.dead_letters + self.blocks + self.events.values().sum::<u64>() > 0
     }
 
-    /// Both turns together.
     #[must_use]
     pub fn and(mut self, later: Self) -> Self {
         for (topic, count) in later.events {
@@ -134,7 +130,6 @@ pub struct ErasedView {
 }
 
 impl ErasedView {
-    /// Both answers together.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         Self {
@@ -147,7 +142,7 @@ impl ErasedView {
 }
 
 /// Erases subjects as far as that can be done now.
-pub fn erase(
+pub(crate) fn erase(
     store: &dyn Store,
     blobs: &Blobs,
     now: Timestamp,
@@ -188,8 +183,7 @@ pub struct EventList {
     pub end: u64,
 }
 
-/// Counts what is in the store.
-pub fn stats(store: &dyn Store) -> Result<StoreView, StoreError> {
+pub(crate) fn stats(store: &dyn Store) -> Result<StoreView, StoreError> {
     let topics = store.topics()?;
     let mut begins = std::collections::BTreeMap::new();
     for (topic, end) in &topics {
@@ -206,14 +200,9 @@ pub fn stats(store: &dyn Store) -> Result<StoreView, StoreError> {
     })
 }
 
-/// Some events of a topic; without an offset, from the first that is kept.
-pub fn events(store: &dyn Store, topic: &str, from: Option<u64>) -> Result<EventList, StoreError> {
+pub(crate) fn events(store: &dyn Store, topic: &str, from: u64) -> Result<EventList, StoreError> {
     let topic = TopicName::new(topic)?;
-    let from = match from {
-        Some(from) => from,
-        None => store.read(&topic, u64::MAX, 1)?.begin,
-    };
-    let page = store.read(&topic, from, UPKEEP_PAGE_MAX.get())?;
+    let page = store.read(&topic, from, UPKEEP_PAGE_MAX)?;
     Ok(EventList {
         events: page.events.iter().map(event).collect(),
         next: page.next,

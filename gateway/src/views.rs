@@ -87,7 +87,6 @@ impl From<&Held> for HeldView {
 }
 
 impl ActionView {
-    /// An action that waits for a person.
     pub fn held(action_id: ActionId, held: &Held) -> Self {
         Self {
             state: State::Held,
@@ -97,7 +96,6 @@ impl ActionView {
         }
     }
 
-    /// An action that is on its way.
     pub fn accepted(action_id: ActionId) -> Self {
         Self {
             action_id,
@@ -110,7 +108,6 @@ impl ActionView {
         }
     }
 
-    /// An action that has ended.
     pub fn done(action_id: ActionId, done: &Done) -> Self {
         Self {
             action_id,

@@ -22,7 +22,6 @@ pub enum PrincipalRole {
 /// Who wants to decide, as the door saw them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decider {
-    /// Who it is.
     pub principal: Principal,
     /// Root, or the user that the runtime runs as: whoever can read its state anyway.
     pub operator: bool,
@@ -37,13 +36,11 @@ impl Policy {
             .any(|entry| entry.roles.iter().any(|role| *role >= PrincipalRole::Approver))
     }
 
-    /// Whether the principal may speak for the subject.
     pub fn speaks_for(&self, principal: &Principal, subject: &SubjectId) -> bool {
         let mut entries = self.tables().principals.of(principal.as_str());
         entries.any(|entry| entry.is_planner() && any_matches(&entry.subjects, subject.as_str()))
     }
 
-    /// The organisation of a space.
     pub fn org_of(&self, space: &SpaceId) -> Option<&str> {
         self.tables().spaces.get(space)?.org.as_deref()
     }

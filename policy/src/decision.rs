@@ -243,7 +243,6 @@ impl Clamp {
 }
 
 impl Decision {
-    /// The record for the receipt.
     pub fn record(&self, facts: &Facts) -> DecisionRecord {
         DecisionRecord {
             verdict: self.verdict.as_str().to_owned(),

@@ -2,17 +2,13 @@
 
 use crate::source::{POLICY_FILE, Source};
 
-/// The demo's `policy.toml`.
 pub const DEMO_POLICY: &str = include_str!("../demo/policy.toml");
-/// The name of the demo's file of Cedar rules.
 pub const DEMO_RULES_FILE: &str = "household.cedar";
-/// The demo's Cedar rules.
 pub const DEMO_RULES: &str = include_str!("../demo/household.cedar");
 
 /// The demo's files, by name, for whoever writes them to disk.
 pub const DEMO_FILES: [(&str, &str); 2] = [(POLICY_FILE, DEMO_POLICY), (DEMO_RULES_FILE, DEMO_RULES)];
 
-/// The demo as a policy's source.
 pub fn source() -> Source {
     Source::new(DEMO_POLICY, [(DEMO_RULES_FILE.to_owned(), DEMO_RULES.to_owned())])
 }

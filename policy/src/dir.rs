@@ -12,7 +12,6 @@ use crate::error::{Location, PolicyError};
 use crate::limits::{POLICY_FILE_BYTES_MAX, POLICY_FILES_MAX};
 use crate::source::{POLICY_FILE, Source, SourceFile, line_of};
 
-/// A policy directory.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyDir;
 
@@ -74,14 +73,14 @@ fn list(dir: &Path) -> Result<Vec<String>, PolicyError> {
         if name == POLICY_FILE || (name.ends_with(".cedar") && !hidden) {
             names.push(name);
         }
-        if names.len() > POLICY_FILES_MAX.get() {
+        if names.len() > POLICY_FILES_MAX {
             let file = dir.display().to_string();
             let what = "the number of files";
             return Err(PolicyError::TooLarge {
                 file,
                 what,
                 actual: names.len(),
-                max: POLICY_FILES_MAX.get(),
+                max: POLICY_FILES_MAX,
             });
         }
     }
@@ -108,11 +107,11 @@ fn read_file(path: &Path, name: &str, daemon: u32) -> Result<(String, Stamp), Po
     }
     check_writers(path, &metadata, daemon)?;
     let mut bytes = Vec::new();
-    let bound = POLICY_FILE_BYTES_MAX.get() as u64 + 1;
+    let bound = POLICY_FILE_BYTES_MAX as u64 + 1;
     file.take(bound)
         .read_to_end(&mut bytes)
         .map_err(|source| unreadable(path, source))?;
-    if bytes.len() > POLICY_FILE_BYTES_MAX.get() {
+    if bytes.len() > POLICY_FILE_BYTES_MAX {
         let actual = usize::try_from(metadata.len())
             .unwrap_or(usize::MAX)
             .max(bytes.len());
@@ -121,7 +120,7 @@ fn read_file(path: &Path, name: &str, daemon: u32) -> Result<(String, Stamp), Po
             file: name.to_owned(),
             what,
             actual,
-            max: POLICY_FILE_BYTES_MAX.get(),
+            max: POLICY_FILE_BYTES_MAX,
         });
     }
     let text = String::from_utf8(bytes).map_err(|error| {

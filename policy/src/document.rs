@@ -325,7 +325,6 @@ pub enum CheckName {
 }
 
 impl CheckName {
-    /// All of them.
     pub const ALL: [CheckName; 6] = [
         Self::Size,
         Self::Type,

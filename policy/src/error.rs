@@ -13,7 +13,6 @@ pub struct Location {
 }
 
 impl Location {
-    /// A line of a file.
     pub fn new(file: impl Into<String>, line: u32) -> Self {
         Self {
             file: file.into(),
@@ -31,13 +30,9 @@ impl fmt::Display for Location {
 /// An example that a policy does not live up to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExampleFailed {
-    /// The example's name.
     pub name: String,
-    /// What it expects.
     pub expected: String,
-    /// What came out.
     pub actual: String,
-    /// The reasons that the policy gave.
     pub why: String,
 }
 
@@ -62,42 +57,24 @@ pub enum PolicyError {
     /// The directory or a file in it cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// What could not be read.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// The directory was being changed while it was read; half of an edit is not a policy.
     #[error("{}: changed while it was being read", path.display())]
-    Changing {
-        /// What changed.
-        path: PathBuf,
-    },
+    Changing { path: PathBuf },
     /// There is no `policy.toml`.
     #[error("{}: there is no policy.toml", path.display())]
-    Missing {
-        /// The directory.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// Others could change the policy.
     #[error("{}: {why}", path.display())]
-    Unsafe {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it, and what to do.
-        why: String,
-    },
-    /// Larger than its bound.
+    Unsafe { path: PathBuf, why: String },
     #[error("{file}: {what} is {actual}; at most {max} are allowed")]
     TooLarge {
-        /// Which file.
         file: String,
-        /// What is too large.
         what: &'static str,
-        /// How large it is.
         actual: usize,
-        /// How large it may be.
         max: usize,
     },
     /// Not UTF-8.
@@ -106,28 +83,15 @@ pub enum PolicyError {
         /// The first line that is not.
         at: Location,
     },
-    /// The file cannot be understood.
     #[error("{at}: {message}")]
-    Syntax {
-        /// Where.
-        at: Location,
-        /// What is wrong.
-        message: String,
-    },
+    Syntax { at: Location, message: String },
     /// The file can be understood, and makes no sense.
     #[error("{at}: {message}")]
-    Invalid {
-        /// Where.
-        at: Location,
-        /// What is wrong.
-        message: String,
-    },
+    Invalid { at: Location, message: String },
     /// The policy does not do what its own example says.
     #[error("{at}: {failed}")]
     Example {
-        /// Where the example stands.
         at: Location,
-        /// What it expects, and what came out.
         failed: Box<ExampleFailed>,
     },
     /// A change by the command line that cannot be laid over any policy.

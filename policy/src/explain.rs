@@ -16,16 +16,13 @@ use crate::policy::Policy;
 use crate::policy::consents::ConsentAnswer;
 use crate::risk;
 
-/// A decision with everything behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// The decision.
     pub decision: Decision,
     /// Every step, in order: six gates, then `reach` and `mode`.
     pub steps: Vec<StepView>,
 }
 
-/// One step of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepView {
     /// `rbac` … `redaction`, `reach`, `mode`.
@@ -34,15 +31,12 @@ pub struct StepView {
     pub result: String,
     /// Whether the decision came this far.
     pub reached: bool,
-    /// The rule that it went by.
     pub rule: String,
-    /// What it looked at.
     pub saw: Vec<String>,
     /// Why it refuses, and what would have to change.
     pub reasons: Vec<Reason>,
 }
 
-/// Explains the decision about these facts.
 pub fn explain(facts: &Facts, policy: &Policy) -> Explanation {
     let decision = evaluate(facts, policy);
     let risk = risk::assess(facts, policy);
@@ -79,7 +73,6 @@ pub fn explain(facts: &Facts, policy: &Policy) -> Explanation {
     Explanation { decision, steps }
 }
 
-/// A class as tools declare it.
 fn class_word(class: SafetyClass) -> &'static str {
     match class {
         SafetyClass::Low => "low",

@@ -134,7 +134,6 @@ pub struct ToolFacts {
 }
 
 impl ToolFacts {
-    /// From the tool's description.
     pub fn of(spec: &ToolSpec) -> Self {
         Self {
             id: spec.tool_id.clone(),
@@ -148,7 +147,6 @@ impl ToolFacts {
         }
     }
 
-    /// Whether it talks to other machines.
     pub fn uses_network(&self) -> bool {
         self.side_effects.contains(&SideEffect::NetworkCall)
     }
@@ -216,12 +214,10 @@ pub struct RedactionCounts {
 }
 
 impl RedactionCounts {
-    /// Whether nothing was removed.
     pub fn is_zero(&self) -> bool {
         self.total() == 0
     }
 
-    /// All together.
     pub fn total(&self) -> u32 {
         self.emails.saturating_add(self.phones).saturating_add(self.faces)
     }

@@ -17,7 +17,6 @@ use crate::risk::Risk;
 /// The capability that lets personal data through to a tool that needs it.
 pub const PERSONAL_DATA_CAP: &str = "pii.pass";
 
-/// What one gate answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) result: GateResult,
@@ -43,7 +42,6 @@ impl Answer {
     }
 }
 
-/// Asks one gate.
 pub(crate) fn ask(gate: Gate, facts: &Facts, risk: &Risk, policy: &Policy) -> Answer {
     match gate {
         Gate::Rbac => rbac(facts, policy),

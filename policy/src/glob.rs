@@ -3,7 +3,6 @@
 //! Regular expressions in a rule about names are a trap: `.` matches more than its author means. Here `*` stands for any
 //! text, also none, and everything else for itself.
 
-/// A name, or a pattern of names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Glob(String);
 
@@ -13,12 +12,10 @@ impl Glob {
         Self(pattern.into())
     }
 
-    /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it names exactly one thing.
     pub fn is_exact(&self) -> bool {
         !self.0.contains('*')
     }

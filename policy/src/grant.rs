@@ -59,13 +59,9 @@ pub enum GrantState {
 /// What a pre-approval is looked for.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantAsk<'a> {
-    /// The organisation of the space.
     pub org: &'a str,
-    /// The session that asks.
     pub session: &'a str,
-    /// The tool.
     pub tool: &'a ToolId,
-    /// What time it is.
     pub now: Timestamp,
 }
 

@@ -8,7 +8,6 @@ use crate::facts::Facts;
 use crate::policy::Policy;
 use crate::risk::{Risk, band_floor, inferred_mode, tier_floor};
 
-/// The cascade's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub(crate) mode: Mode,
@@ -97,7 +96,6 @@ fn strictest_band(facts: &Facts, policy: &Policy) -> (Band, String) {
         .unwrap_or((Band::Black, String::new()))
 }
 
-/// A band as the policy writes it.
 pub(crate) fn band_word(band: Band) -> &'static str {
     match band {
         Band::Green => "GREEN",

@@ -103,7 +103,6 @@ pub enum Change {
 }
 
 impl Overlay {
-    /// How many changes are in force.
     pub fn len(&self) -> usize {
         let modes = self
             .org_modes
@@ -114,7 +113,6 @@ impl Overlay {
         self.consents.len() + modes + self.bands.len() + self.caps.values().map(BTreeSet::len).sum::<usize>()
     }
 
-    /// Whether nothing was changed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -164,11 +162,11 @@ impl Overlay {
 
     /// The bounds that types alone do not hold; for overlays that were read back from somewhere.
     pub fn check(&self) -> Result<(), PolicyError> {
-        if self.len() > OVERLAY_ENTRIES_MAX.get() {
+        if self.len() > OVERLAY_ENTRIES_MAX {
             let message = format!(
                 "{} changes; at most {} are allowed",
                 self.len(),
-                OVERLAY_ENTRIES_MAX.get()
+                OVERLAY_ENTRIES_MAX
             );
             return Err(PolicyError::Overlay(message));
         }

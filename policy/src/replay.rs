@@ -9,7 +9,6 @@ use crate::evaluate::evaluate;
 use crate::facts::Facts;
 use crate::policy::Policy;
 
-/// One decision of the past.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
     /// Names it for people: the receipt's or the action's id.
@@ -21,7 +20,6 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// From the record inside a receipt.
     pub fn new(id: impl Into<String>, record: &DecisionRecord) -> Self {
         let facts = Facts::from_record(record).map_err(|error| error.to_string());
         Self {
@@ -40,12 +38,9 @@ impl Recorded {
     }
 }
 
-/// What became of one decision of the past.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Replayed {
-    /// The same verdict.
     Same,
-    /// Another verdict.
     Flip {
         /// The decision under the other policy.
         now: Box<Decision>,
@@ -57,16 +52,11 @@ pub enum Replayed {
     },
 }
 
-/// How many of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplaySummary {
-    /// All decisions.
     pub total: u64,
-    /// Those that stay as they were.
     pub same: u64,
-    /// Those that flip.
     pub flips: u64,
-    /// Those that cannot be known.
     pub unknowable: u64,
 }
 

@@ -8,7 +8,6 @@ use crate::policy::{Policy, any_matches};
 /// The risk that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Risk {
-    /// The tier.
     pub tier: RiskTier,
     /// The class whose precautions apply.
     pub class: SafetyClass,

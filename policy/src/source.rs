@@ -10,12 +10,10 @@ use crate::error::{Location, PolicyError};
 /// The name of the one file that every policy has.
 pub const POLICY_FILE: &str = "policy.toml";
 
-/// One file of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFile {
     /// Its name inside the directory.
     pub name: String,
-    /// Its text.
     pub text: String,
 }
 
@@ -43,7 +41,6 @@ impl Source {
         Self { policy, rules }
     }
 
-    /// All files.
     pub fn files(&self) -> impl Iterator<Item = &SourceFile> {
         std::iter::once(&self.policy).chain(&self.rules)
     }
@@ -106,12 +103,10 @@ impl<'i> Lines<'i> {
         u32::try_from(line).unwrap_or(u32::MAX)
     }
 
-    /// The same, with the file's name.
     pub(crate) fn at(&self, path: &[Step<'_>]) -> Location {
         Location::new(self.file, self.line(path))
     }
 
-    /// The line of an entry of a named table.
     pub(crate) fn entry(&self, table: &str, name: &str) -> u32 {
         self.line(&[Step::Name(table), Step::Name(name)])
     }

@@ -16,7 +16,7 @@ use effectd_actors::log;
 use effectd_actors::open::{OpenDecision, last_fence, open_decisions};
 use effectd_actors::switches::{self, Switches};
 use effectd_bus::embedded::rescue::{self, Checked};
-use effectd_bus::embedded::{self, EmbeddedConfig};
+use effectd_bus::embedded::{self, EmbeddedConfig, JournalKind};
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{Clock, Principal, Timestamp, Topic};
 use serde::Serialize;
@@ -87,6 +87,9 @@ pub fn restore(
     };
     key_files.all_of(&key_manifest)?;
     let config = EmbeddedConfig::new(&draft.path);
+    if let Some(journal) = manifest.journal.as_deref().and_then(JournalKind::named) {
+        rescue::migrate(&config, journal)?;
+    }
     rescue::rebuild(&config, &**clock)?;
     let checked = rescue::check(&config, &**clock)?;
     if let Some(problem) = checked.problems.first() {

@@ -7,31 +7,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
-use effectd_actors::held::decide::{Standing, approve, deny, standing_approval};
-use effectd_actors::held::edit::preview_edited;
-use effectd_actors::held::{DecideError, Decided, entries};
-use effectd_actors::{Decider, Parts};
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ApprovalId, json as strict};
+use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::problem::{Kind, Problem};
-use effectd_gateway::views::ActionView;
 use effectd_gateway::views::approvals::{
-    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, GrantView, HowWord,
-    PreviewView, StandingView, undecided,
+    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, HowWord, PreviewView,
+    StandingView,
 };
-use hyper::Method;
 use serde::Serialize;
 
-use super::backend::{Trouble, ask_or};
+use super::backend::{Trouble, is_alone, with_client};
 use super::output::{Form, Printer, for_programs, line};
-use super::{Common, complain, prompt, show, stored};
-use crate::client::{Client, percent_encoded};
-use crate::error::Error;
+use super::{Common, complain, prompt, show};
 use crate::exit::Exit;
-use crate::judge;
-use crate::policy_store;
-use crate::runtime::Runtime;
-use crate::state::State;
+use crate::runtime::Depth;
 
 /// Look at what waits for a person, approve it or deny it
 ///
@@ -175,28 +165,8 @@ impl ApprovalsCommand {
 }
 
 async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
-    let views = ask_or(
-        common,
-        async |client| all(client).await,
-        async |state| {
-            on_stored(common, state, async |parts: &std::sync::Arc<Parts>, _: &State| {
-                let (mut after, mut views) = (None, Vec::new());
-                loop {
-                    let (holds, next) = entries::holds(&*parts.store, after.as_deref())?;
-                    let now = parts.clock.now();
-                    let open: Vec<_> = holds.into_iter().filter(|hold| hold.value.is_open(now)).collect();
-                    views.extend(ApprovalView::all(parts, &open));
-                    match next {
-                        Some(next) => after = Some(next),
-                        None => return Ok(views),
-                    }
-                }
-            })
-            .await
-        },
-    );
+    let views = with_client(common, Depth::Policy, all).await?;
     let mut printer = Printer::new(form, true, &COLUMNS);
-    let views = views.await?;
     if views.is_empty() {
         complain(&"nothing waits for a person");
     }
@@ -220,42 +190,17 @@ async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
 }
 
 async fn all(client: &mut Client) -> Result<Vec<ApprovalView>, Trouble> {
-    let (mut path, mut views) = ("/v1/approvals".to_owned(), Vec::new());
-    loop {
-        let page: Result<ApprovalList, _> = client.call(Method::GET, &path, "").await?;
-        let page = page.map_err(Trouble::Refused)?;
-        views.extend(page.approvals);
-        match page.next {
-            Some(next) => path = format!("/v1/approvals?after={}", percent_encoded(&next)),
-            None => return Ok(views),
-        }
-    }
+    let split = |page: ApprovalList| (page.approvals, page.next);
+    Ok(client.pages("/v1/approvals", split).await?)
 }
 
 async fn one(common: &Common, id: &ApprovalId, form: Form) -> Result<Exit, Trouble> {
-    let view = ask_or(
-        common,
-        async |client| get(client, id, "").await,
-        async |state| {
-            on_stored(common, state, async |parts: &std::sync::Arc<Parts>, _: &State| {
-                find(parts, id)
-            })
-            .await
-        },
-    );
-    let view = view.await?;
+    let view: ApprovalView =
+        with_client(common, Depth::Policy, async |client| get(client, id, "").await).await?;
     if !for_programs(form, &view) {
         prompt::print(&prompt::of_approval(&view));
     }
     Ok(Exit::Done)
-}
-
-fn find(parts: &Parts, id: &ApprovalId) -> Result<ApprovalView, DecideError> {
-    if let Some(hold) = entries::hold(&*parts.store, id)? {
-        return Ok(ApprovalView::of(parts, &hold.value));
-    }
-    let past = entries::past(&*parts.store, id)?.ok_or(DecideError::Unknown)?;
-    Ok(ApprovalView::past(id.as_str(), &past))
 }
 
 async fn get<T: serde::de::DeserializeOwned>(
@@ -264,8 +209,7 @@ async fn get<T: serde::de::DeserializeOwned>(
     what: &str,
 ) -> Result<T, Trouble> {
     let path = format!("/v1/approvals/{}{what}", percent_encoded(id.as_str()));
-    let answer = client.call(Method::GET, &path, "").await?;
-    answer.map_err(Trouble::Refused)
+    Ok(client.get(&path).await?)
 }
 
 async fn post<T: serde::de::DeserializeOwned>(
@@ -275,10 +219,7 @@ async fn post<T: serde::de::DeserializeOwned>(
     body: &impl Serialize,
 ) -> Result<T, Trouble> {
     let path = format!("/v1/approvals/{}/{what}", percent_encoded(id.as_str()));
-    // Plain data with text keys, for which serde_json has no failure.
-    let body = serde_json::to_vec(body).unwrap_or_default();
-    let answer = client.call(Method::POST, &path, body).await?;
-    answer.map_err(Trouble::Refused)
+    Ok(client.post(&path, body).await?)
 }
 
 async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble> {
@@ -307,66 +248,23 @@ async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble>
         calls_max: yes.calls,
         lasts_s: yes.lasts,
     };
-    let decided = ask_or(
-        common,
-        async |client| {
-            let wait = Duration::from_secs(yes.wait).as_millis();
-            post(client, id, &format!("approve?wait_ms={wait}"), &body).await
-        },
-        async |state| {
-            let by = local(common, state)?;
-            let view = on_stored(
-                common,
-                state,
-                async |parts: &std::sync::Arc<Parts>, place: &State| {
-                    let mut wish = effectd_gateway::wish(body.clone());
-                    wish.with = match how {
-                        HowWord::Always => {
-                            let change = judge::change(effectd_gateway::mode(standing(parts, id)?));
-                            Some(policy_store::prepare(place, &*parts.store, change).map_err(not_set)?)
-                        }
-                        HowWord::Once | HowWord::Grant => None,
-                    };
-                    let decided = approve(parts, id, &by, wish).await?;
-                    Ok(decision_view(parts, &decided))
-                },
-            );
-            let view = view.await?;
+    let wait = Duration::from_secs(yes.wait).as_millis();
+    let decided = with_client(common, Depth::Sandbox, async |client| {
+        let decided = post(client, id, &format!("approve?wait_ms={wait}"), &body).await?;
+        if is_alone(client) {
             complain(&"approved; it is carried out when a daemon runs, or by `effectd wait`");
-            Ok(view)
-        },
-    );
+        }
+        Ok(decided)
+    });
     Ok(tell(&decided.await?, form))
-}
-
-fn not_set(error: Error) -> DecideError {
-    let message = format!("nothing is approved, since the mode cannot be set: {error}");
-    let code = effectd_contracts::Code::PolicyDenied;
-    DecideError::Invalid(effectd_contracts::Failure::new(
-        code,
-        effectd_contracts::Phase::Hold,
-        message,
-    ))
-}
-
-fn standing(parts: &Parts, id: &ApprovalId) -> Result<Standing, DecideError> {
-    let hold = entries::hold(&*parts.store, id)?.ok_or(DecideError::Unknown)?;
-    standing_approval(parts, &hold.value)
 }
 
 /// Shows what a standing approval would change, and asks whether that is meant.
 async fn standing_agreed(common: &Common, yes: &Yes) -> Result<bool, Trouble> {
     let id = &yes.which.id;
-    let change: StandingView = ask_or(
-        common,
-        async |client| get(client, id, "/always").await,
-        async |state| {
-            on_stored(common, state, async |parts: &std::sync::Arc<Parts>, _: &State| {
-                standing(parts, id).map(StandingView::from)
-            })
-            .await
-        },
-    )
+    let change: StandingView = with_client(common, Depth::Policy, async |client| {
+        get(client, id, "/always").await
+    })
     .await?;
     let StandingView {
         org,
@@ -390,18 +288,9 @@ async fn edited(
     let body = EditBody {
         params: params.clone(),
     };
-    let view: PreviewView = ask_or(
-        common,
-        async |client| post(client, id, "preview", &body).await,
-        async |state| {
-            let by = local(common, state)?;
-            on_stored(common, state, async |parts: &std::sync::Arc<Parts>, _: &State| {
-                let edited = preview_edited(parts, id, &by, params.clone()).await?;
-                Ok(PreviewView::edited(edited))
-            })
-            .await
-        },
-    )
+    let view: PreviewView = with_client(common, Depth::Sandbox, async |client| {
+        post(client, id, "preview", &body).await
+    })
     .await?;
     for row in prompt::of_request(&view) {
         complain(&row.text);
@@ -431,62 +320,11 @@ async fn say_no(
     form: Form,
 ) -> Result<Exit, Trouble> {
     let body = DenyBody { reason };
-    let decided = ask_or(
-        common,
-        async |client| post(client, id, "deny", &body).await,
-        async |state| {
-            let by = local(common, state)?;
-            on_stored(common, state, async |parts: &std::sync::Arc<Parts>, _: &State| {
-                let decided = deny(parts, id, &by, body.reason.clone()).await?;
-                Ok(decision_view(parts, &decided))
-            })
-            .await
-        },
-    );
+    let decided = with_client(common, Depth::Policy, async |client| {
+        post(client, id, "deny", &body).await
+    });
     tell(&decided.await?, form);
     Ok(Exit::Done)
-}
-
-/// Who decides where no daemon runs: whoever can open the state directory.
-pub(super) fn local(common: &Common, state: &Path) -> Result<Decider, Trouble> {
-    Ok(Decider {
-        principal: stored::direct_config(common, state)?.principal,
-        operator: true,
-    })
-}
-
-/// Works on the store of a state directory that nobody else uses, without starting anything.
-pub(super) async fn on_stored<T>(
-    common: &Common,
-    state: &Path,
-    work: impl AsyncFnOnce(&std::sync::Arc<Parts>, &State) -> Result<T, DecideError>,
-) -> Result<T, Trouble> {
-    State::existing(state)?;
-    let config = stored::direct_config(common, state)?;
-    let done = Runtime::on_stored(config, work).await?;
-    done.map_err(|error| Trouble::Refused(Box::new(undecided(&error, Kind::ApprovalUnknown))))
-}
-
-fn decision_view(parts: &Parts, decided: &Decided) -> DecisionView {
-    let lead = decided.hold.lead().map(|lead| lead.action_id.clone());
-    let done = lead.clone().and_then(|lead| {
-        let stored = parts.store.receipt_of(&lead).ok().flatten()?;
-        let done = effectd_actors::Done {
-            receipt: std::sync::Arc::new(stored.parse().ok()?),
-            before: false,
-            result: None,
-        };
-        Some(ActionView::done(lead, &done))
-    });
-    let lead = lead.unwrap_or_else(effectd_contracts::ActionId::fresh);
-    DecisionView {
-        approval: ApprovalView::of(parts, &decided.hold),
-        action: done.unwrap_or_else(|| ActionView::accepted(lead)),
-        grant: decided
-            .grant
-            .as_ref()
-            .map(|grant| GrantView::of(grant, parts.clock.now())),
-    }
 }
 
 fn tell(view: &DecisionView, form: Form) -> Exit {

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use effectd_actors::artifacts;
 use effectd_contracts::{Receipt, ReceiptId};
+use effectd_gateway::client::{Client, percent_encoded};
 use serde_json::json;
 
-use super::backend::{Backend, Hand, Trouble};
-use super::output::{Form, Printer};
+use super::backend::{Trouble, with_client};
+use super::output::{Form, Printer, Stdout};
 use super::{Common, complain, named};
-use crate::client::percent_encoded;
-use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Get what a tool said at length: the receipt holds its beginning and its name
 #[derive(Debug, clap::Args)]
@@ -88,10 +88,10 @@ impl ArtifactsCommand {
                 Verb::Release(verb) => verb.main(common).await,
                 Verb::Quarantined(verb) => verb.main(common).await,
                 Verb::List(List { receipt, .. }) | Verb::Get(Get { receipt, .. }) => {
-                    let backend = Backend::reach(common, None).await?;
-                    let ended = self.verb.of_receipt(&backend, receipt).await;
-                    backend.close().await;
-                    ended
+                    with_client(common, Depth::Store, async |client| {
+                        self.verb.of_receipt(client, receipt).await
+                    })
+                    .await
                 }
             }
         })
@@ -99,11 +99,11 @@ impl ArtifactsCommand {
 }
 
 impl Verb {
-    async fn of_receipt(&self, backend: &Backend, id: &ReceiptId) -> Result<Exit, Trouble> {
-        let receipt = named::of_backend(backend, id).await?;
+    async fn of_receipt(&self, client: &mut Client, id: &ReceiptId) -> Result<Exit, Trouble> {
+        let receipt = named::receipt(client, id).await?;
         match self {
             Verb::List(list) => Ok(list.show(&receipt)),
-            Verb::Get(get) => get.write(backend, &receipt).await,
+            Verb::Get(get) => get.write(client, &receipt).await,
             Verb::Quarantine(_) | Verb::Release(_) | Verb::Quarantined(_) => Ok(Exit::Usage),
         }
     }
@@ -124,7 +124,7 @@ impl List {
 }
 
 impl Get {
-    async fn write(&self, backend: &Backend, receipt: &Receipt) -> Result<Exit, Trouble> {
+    async fn write(&self, client: &mut Client, receipt: &Receipt) -> Result<Exit, Trouble> {
         let names = artifacts::named(receipt);
         let name = match (&self.artifact, names.as_slice()) {
             (Some(name), _) => name.as_str(),
@@ -142,11 +142,8 @@ impl Get {
             }
         };
         let written = match &self.file {
-            None => {
-                let mut stdout = std::io::stdout().lock();
-                fetch(backend, receipt, name, &mut stdout).await?
-            }
-            Some(file) => new_file(backend, receipt, name, file).await?,
+            None => fetch(client, receipt, name, &mut Stdout).await?,
+            Some(file) => new_file(client, receipt, name, file).await?,
         };
         match written {
             Ok(()) => Ok(Exit::Done),
@@ -162,7 +159,7 @@ impl Get {
 
 /// Never in place of another file, and for nobody else to read. One that is not whole is removed again.
 async fn new_file(
-    backend: &Backend,
+    client: &mut Client,
     receipt: &Receipt,
     name: &str,
     path: &Path,
@@ -173,7 +170,7 @@ async fn new_file(
         Ok(file) => file,
         Err(error) => return Ok(Err(error)),
     };
-    let written = fetch(backend, receipt, name, &mut file).await;
+    let written = fetch(client, receipt, name, &mut file).await;
     let written = written.map(|written| written.and_then(|()| file.sync_all()));
     if !matches!(written, Ok(Ok(()))) {
         // Best effort: what went wrong with it is told in any case.
@@ -184,35 +181,16 @@ async fn new_file(
 
 /// Writes an artifact in pieces. The inner error is that of the writing.
 async fn fetch(
-    backend: &Backend,
+    client: &mut Client,
     receipt: &Receipt,
     name: &str,
     to: &mut impl Write,
 ) -> Result<io::Result<()>, Trouble> {
-    let written = match backend.hand() {
-        Hand::Daemon(mut client) => {
-            let (receipt, name) = (
-                percent_encoded(receipt.receipt_id.as_str()),
-                percent_encoded(name),
-            );
-            let path = format!("/v1/receipts/{receipt}/artifacts/{name}");
-            let fetched = client.fetch(&path, |piece| to.write_all(piece)).await?;
-            fetched.map_err(Trouble::Refused)?
-        }
-        Hand::Direct(runtime) => {
-            let told = |error: artifacts::ArtifactError| Error::Request(error.to_string());
-            let mut reader = artifacts::open(runtime.pipeline().parts(), receipt, name).map_err(told)?;
-            loop {
-                match reader.piece().map_err(told)? {
-                    None => break Ok(()),
-                    Some(piece) => {
-                        if let Err(error) = to.write_all(&piece) {
-                            break Err(error);
-                        }
-                    }
-                }
-            }
-        }
-    };
+    let (receipt, name) = (
+        percent_encoded(receipt.receipt_id.as_str()),
+        percent_encoded(name),
+    );
+    let path = format!("/v1/receipts/{receipt}/artifacts/{name}");
+    let written = client.fetch(&path, |piece| to.write_all(piece)).await?;
     Ok(written.and_then(|()| to.flush()))
 }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use effectd_contracts::limits::TIMEOUT_MS_MAX;
 use effectd_contracts::{ActionRequest, SpaceId, SubjectId};
+use effectd_gateway::client::Told;
 
-use super::backend::{Backend, Trouble};
+use super::backend::{Trouble, patiently, with_client};
 use super::output::{Form, line};
 use super::{show, told as answers};
-use crate::client::Told;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Who asks, and where.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,10 +37,10 @@ pub(super) async fn have_done(
     request: ActionRequest,
     form: Form,
 ) -> Result<Exit, Trouble> {
-    let backend = Backend::reach(common, None).await?;
-    let told = backend.hand().submit(&request, Some(WAIT), PATIENCE).await;
-    backend.close().await;
-    let told = told?;
+    let told = with_client(common, Depth::Pipeline, async |client| {
+        Ok(patiently(client, &request, Some(WAIT), PATIENCE).await?)
+    })
+    .await?;
     tell(&told, form);
     Ok(answers::exit_of(&told))
 }

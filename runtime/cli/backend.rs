@@ -1,23 +1,25 @@
-//! Through the daemon if one runs; otherwise on the store itself, where that is safe, and never without saying so.
+//! Reaches effectd: the daemon if one runs, otherwise the same routes in this process, and never without saying so.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_actors::{Answer, Done, Held};
-use effectd_contracts::{ActionRequest, ApprovalId, Code, Failure, Phase};
+use effectd_contracts::{ActionId, ActionRequest};
+use effectd_gateway::client::{Client, ClientError, Told};
 use effectd_gateway::problem::Problem;
-use effectd_gateway::views::{ActionView, HeldView, State as Standing, ended};
+use effectd_gateway::server::Stage;
+use effectd_gateway::views::State as Standing;
+use effectd_gateway::{Dial, Gateway};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::stored::direct_config;
 use super::told::exit_of_problem;
 use super::{Common, complain};
-use crate::client::{Client, ClientError, Told};
-use crate::config::{STATE_DEFAULT, STATE_VARIABLE};
+use crate::config::{Config, STATE_DEFAULT, STATE_VARIABLE};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime::Runtime;
+use crate::runtime::{Depth, Opened, Runtime};
 use crate::serve::SERVE_STATE_DEFAULT;
 use crate::settings::{Settings, SettingsError, default_socket};
 use crate::state::State;
@@ -28,23 +30,33 @@ const SYSTEM_SOCKET: &str = "/run/effectd/effectd.sock";
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Longer than anything takes: a bound so that instants can be added up.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// How long `run` keeps asking a daemon that is overloaded or about to come back.
-const RUN_PATIENCE: Duration = Duration::from_secs(10);
 /// How long one request waits; whoever wants to wait longer asks again.
-pub(super) const WAIT_STEP: Duration = Duration::from_secs(60);
+const WAIT_STEP: Duration = Duration::from_secs(60);
 
 /// Why a command cannot do what it is for.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     #[error(transparent)]
-    Client(#[from] ClientError),
+    Client(ClientError),
     #[error(transparent)]
     Runtime(#[from] Error),
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The daemon said no.
     #[error("{}", said(.0))]
     Refused(Box<Problem>),
+}
+
+impl From<ClientError> for Trouble {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused(problem) => Trouble::Refused(problem),
+            error @ (ClientError::NoDaemon(_)
+            | ClientError::NotPermitted(_)
+            | ClientError::Broken(_)
+            | ClientError::Failed(_)
+            | ClientError::Strange(_)) => Trouble::Client(error),
+        }
+    }
 }
 
 fn said(problem: &Problem) -> String {
@@ -60,6 +72,8 @@ impl Trouble {
         match self {
             Trouble::Client(ClientError::NoDaemon(_) | ClientError::Broken(_)) => Exit::TryAgain,
             Trouble::Client(ClientError::NotPermitted(_) | ClientError::Strange(_)) => Exit::Unavailable,
+            Trouble::Client(ClientError::Failed(_)) => Exit::Failed,
+            Trouble::Client(ClientError::Refused(problem)) => exit_of_problem(problem),
             Trouble::Runtime(error) => error.exit(),
             Trouble::Settings(_) => Exit::Usage,
             Trouble::Refused(problem) => exit_of_problem(problem),
@@ -125,167 +139,158 @@ pub(super) fn say_direct(common: &Common, socket: &Path, state: &Path) -> Result
     Ok(())
 }
 
-/// Asks the daemon; where none runs, does it directly, and says so.
-pub(super) async fn ask_or<T>(
-    common: &Common,
-    ask: impl AsyncFnOnce(&mut Client) -> Result<T, Trouble>,
-    direct: impl AsyncFnOnce(&Path) -> Result<T, Trouble>,
-) -> Result<T, Trouble> {
-    let state = client_state(common);
-    let socket = socket(common, &state)?;
-    match ask(&mut Client::new(&socket)).await {
-        Err(Trouble::Client(ClientError::NoDaemon(_))) => {
-            say_direct(common, &socket, &state)?;
-            direct(&state).await
-        }
-        answer => answer,
-    }
+/// A client, with what answers it if that is in this process.
+pub(super) struct Session {
+    pub(super) client: Client,
+    inside: Option<Inside>,
 }
 
-/// What carries requests out.
-pub(super) enum Backend {
-    Daemon(PathBuf),
-    Direct(Arc<Runtime>),
+struct Inside {
+    host: InsideHost,
+    /// Nobody closes these routes but by dropping them.
+    _stage: watch::Sender<Stage>,
 }
 
-/// One of several hands that a backend has.
-pub(super) enum Hand {
-    Daemon(Client),
-    Direct(Arc<Runtime>),
+enum InsideHost {
+    Opened(Arc<Opened>),
+    Running(Arc<Runtime>, JoinHandle<()>),
 }
 
-impl Backend {
-    /// The daemon, or, if none runs and nobody wants to wait for one, a runtime in this process.
-    pub(super) async fn reach(common: &Common, patience: Option<Duration>) -> Result<Self, Trouble> {
+impl Session {
+    /// The daemon, or, if none runs, the same routes in this process, on as much of the state as is needed; that is said.
+    pub(super) async fn reach(common: &Common, depth: Depth) -> Result<Self, Trouble> {
         let state = client_state(common);
         let socket = socket(common, &state)?;
         let mut client = Client::new(&socket);
-        match client.is_there().await {
-            Err(ClientError::NoDaemon(_)) if patience.is_none() => {
+        match client.connect().await {
+            Err(ClientError::NoDaemon(_)) => {
                 say_direct(common, &socket, &state)?;
-                let config = direct_config(common, &state)?;
-                Ok(Backend::Direct(Arc::new(Runtime::start(config).await?)))
+                Self::alone(common, depth).await
             }
-            Err(error) if !error.may_retry() => Err(error.into()),
-            Ok(()) | Err(_) => Ok(Backend::Daemon(socket)),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(Self { client, inside: None }),
         }
     }
 
-    pub(super) fn hand(&self) -> Hand {
-        match self {
-            Backend::Daemon(socket) => Hand::Daemon(Client::new(socket)),
-            Backend::Direct(runtime) => Hand::Direct(runtime.clone()),
+    pub(super) fn of_daemon(client: Client) -> Self {
+        Self { client, inside: None }
+    }
+
+    /// The routes in this process, set up as the daemon of this state directory would be.
+    pub(super) async fn alone(common: &Common, depth: Depth) -> Result<Self, Trouble> {
+        let state = client_state(common);
+        let settings = common.settings(Some(&state))?;
+        let mut config = Config::embedded(&state)?;
+        config.seed_demo = false;
+        settings.apply(&mut config);
+        Self::inside(config, &settings, depth).await
+    }
+
+    pub(super) async fn inside(config: Config, settings: &Settings, depth: Depth) -> Result<Self, Trouble> {
+        let (dial, principal) = (
+            Dial::new(settings.values().door.clone()),
+            config.principal.clone(),
+        );
+        let (stage, open) = watch::channel(Stage::Open);
+        let (gateway, host) = if depth == Depth::Pipeline {
+            let runtime = Arc::new(Runtime::start(config).await?);
+            let gateway = runtime.gateway(dial, open).map_err(Error::from)?;
+            let beat = gateway.beat();
+            (gateway, InsideHost::Running(runtime, beat))
+        } else {
+            let opened = Arc::new(Opened::open(config, depth)?);
+            let gateway = Gateway::new(opened.clone(), None, dial, open).map_err(Error::from)?;
+            (gateway, InsideHost::Opened(opened))
+        };
+        Ok(Self {
+            client: gateway.client(principal),
+            inside: Some(Inside { host, _stage: stage }),
+        })
+    }
+
+    /// The runtime in this process, if one runs there.
+    pub(super) fn runtime(&self) -> Option<Arc<Runtime>> {
+        match self.inside.as_ref().map(|inside| &inside.host) {
+            Some(InsideHost::Running(runtime, _)) => Some(runtime.clone()),
+            Some(InsideHost::Opened(_)) | None => None,
         }
     }
 
-    /// Finishes what is on its way in this process, if anything is.
-    pub(super) async fn close(self) {
-        let Backend::Direct(runtime) = self else { return };
-        match Arc::try_unwrap(runtime) {
-            Ok(runtime) => {
-                if !runtime.stop().await {
+    /// Finishes what is on its way in this process, and closes the store.
+    pub(super) async fn close(self) -> Result<(), Trouble> {
+        let Self { client, inside } = self;
+        drop(client);
+        match inside.map(|inside| inside.host) {
+            None => {}
+            Some(InsideHost::Opened(opened)) => opened.parts.store.close().map_err(Error::from)?,
+            Some(InsideHost::Running(runtime, beat)) => {
+                beat.abort();
+                // An aborted task has let go of the runtime only when it is joined.
+                let _ = beat.await;
+                let finished = match Arc::try_unwrap(runtime) {
+                    Ok(runtime) => runtime.stop().await,
+                    Err(runtime) => runtime.wind_down(std::future::pending()).await,
+                };
+                if !finished {
                     complain(&"not everything is finished; it stays on the bus for the next start");
                 }
             }
-            // Cannot be: all hands are back.
-            Err(runtime) => drop(runtime.wind_down(std::future::pending()).await),
         }
+        Ok(())
     }
 }
 
-impl Hand {
-    /// Submits a decision; with `wait`, until it has ended or that time is over.
-    pub(super) async fn submit(
-        &mut self,
-        request: &ActionRequest,
-        wait: Option<Duration>,
-        patience: Duration,
-    ) -> Result<Told, Trouble> {
-        match self {
-            Hand::Daemon(client) => Ok(patiently(client, request, wait, patience).await?),
-            Hand::Direct(runtime) => Ok(directly(runtime, request, wait).await),
-        }
-    }
+/// Works with a client of the daemon, or, if none runs, of the same routes in this process.
+pub(super) async fn with_client<T>(
+    common: &Common,
+    depth: Depth,
+    work: impl AsyncFnOnce(&mut Client) -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
+    let mut session = Session::reach(common, depth).await?;
+    let done = work(&mut session.client).await;
+    let closed = session.close().await;
+    let done = done?;
+    closed.map(|()| done)
 }
 
-impl Hand {
-    /// Waits on for an action that waits for a person. Nobody can decide while this process has the store itself.
-    pub(super) async fn wait_on(&mut self, told: Told, wait: Duration) -> Result<Told, Trouble> {
-        let (Told::View(view), Hand::Daemon(client)) = (&told, &mut *self) else {
-            return Ok(told);
-        };
-        if view.state != Standing::Held {
-            return Ok(told);
-        }
-        super::told::explain(&told);
-        let (action, end) = (view.action_id.clone(), Instant::now() + wait.min(WAIT_MAX));
-        loop {
-            let step = (end - Instant::now()).min(WAIT_STEP);
-            let now = client.wait(&action, step).await?;
-            let open = matches!(&now, Told::View(view) if view.state != Standing::Done);
-            if !open || Instant::now() >= end {
-                return Ok(now);
-            }
-        }
-    }
+/// Whether the routes are in this process: nobody else does anything meanwhile.
+pub(super) fn is_alone(client: &Client) -> bool {
+    client.socket().is_none()
 }
 
-/// Has a request carried out by the daemon of this state directory; `None` if there is none.
-pub(super) async fn by_daemon(common: &Common, state: &Path, request: &ActionRequest) -> Option<Answer> {
-    let settings = common.settings(Some(state)).ok()?;
-    let mut client = Client::new(settings.socket(state));
-    match client.is_there().await {
-        Ok(()) => {}
-        Err(ClientError::NoDaemon(_)) => return None,
-        Err(error) => return Some(Answer::Refused(unreachable(&error))),
-    }
-    let told = patiently(&mut client, request, Some(WAIT_MAX), RUN_PATIENCE).await;
-    Some(match told {
-        Ok(told) => answer_of(told),
-        Err(error) => Answer::Refused(unreachable(&error)),
-    })
-}
-
-fn unreachable(error: &ClientError) -> Failure {
-    Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string())
-}
-
-/// What the daemon told, as the pipeline would have.
-fn answer_of(told: Told) -> Answer {
-    if let Told::View(view) = &told
-        && let Some(held) = view.approval.as_ref().and_then(held_of)
-    {
-        return Answer::Held(held);
-    }
-    let (receipt, before, result, problem) = match told {
-        Told::View(view) => (view.receipt, view.already_done, view.result, None),
-        Told::Problem(problem) => (problem.receipt.clone(), false, None, Some(problem)),
+/// Waits on for an action that waits for a person. Nobody can decide while this process has the store.
+pub(super) async fn wait_on(client: &mut Client, told: Told, wait: Duration) -> Result<Told, Trouble> {
+    let held = match &told {
+        Told::View(view) if view.state == Standing::Held && !is_alone(client) => view.action_id.clone(),
+        Told::View(_) | Told::Problem(_) => return Ok(told),
     };
-    if let Some(receipt) = receipt {
-        return Answer::Done(Done {
-            receipt: Arc::new(*receipt),
-            before,
-            result: result.map(Arc::new),
-        });
-    }
-    let (code, message) = problem.map_or((Code::Overloaded, "it has not ended yet".to_owned()), |problem| {
-        (problem.code.parse().unwrap_or(Code::Internal), problem.detail)
-    });
-    Answer::Refused(Failure::new(code, Phase::Accept, message))
+    super::told::explain(&told);
+    wait_for(client, &held, wait).await
 }
 
-/// What an action waits for, as the pipeline would have told it.
-fn held_of(view: &HeldView) -> Option<Held> {
-    Some(Held {
-        approval_id: ApprovalId::new(view.approval_id.clone()).ok()?,
-        expires_at: view.expires_at.parse().ok()?,
-        reasons: view.reasons.clone(),
-        joined: view.joined,
-    })
+/// Waits until an action has ended, or for this long.
+pub(super) async fn wait_for(
+    client: &mut Client,
+    action: &ActionId,
+    wait: Duration,
+) -> Result<Told, Trouble> {
+    let end = Instant::now() + wait.min(WAIT_MAX);
+    loop {
+        let step = (end - Instant::now()).min(WAIT_STEP);
+        let now = client.wait(action, step).await?;
+        let open = match &now {
+            Told::View(view) if view.state == Standing::Held => !is_alone(client),
+            Told::View(view) => view.state == Standing::Accepted,
+            Told::Problem(_) => false,
+        };
+        if !open || Instant::now() >= end {
+            return Ok(now);
+        }
+    }
 }
 
 /// Asks until there is an answer that trying again would not change.
-async fn patiently(
+pub(super) async fn patiently(
     client: &mut Client,
     request: &ActionRequest,
     wait: Option<Duration>,
@@ -310,24 +315,5 @@ async fn patiently(
             return told;
         }
         tokio::time::sleep(pause).await;
-    }
-}
-
-async fn directly(runtime: &Runtime, request: &ActionRequest, wait: Option<Duration>) -> Told {
-    let action = request.action_id.clone();
-    if let Some(wait) = wait {
-        match tokio::time::timeout(wait, runtime.exec(request.clone())).await {
-            Ok(Answer::Done(done)) => {
-                return ended(action, &done).map_or_else(|problem| Told::Problem(*problem), Told::View);
-            }
-            // Nobody can decide while this process has the store.
-            Ok(Answer::Held(held)) => return Told::View(ActionView::held(action, &held)),
-            Ok(Answer::Refused(failure)) => return Told::Problem(Problem::failed(&failure).about(&action)),
-            Err(_) => {}
-        }
-    }
-    match runtime.submit(request.clone()).await {
-        Ok(_) => Told::View(ActionView::accepted(action)),
-        Err(failure) => Told::Problem(Problem::failed(&failure).about(&action)),
     }
 }

@@ -1,16 +1,19 @@
 //! `effectd backup` and `effectd restore`: copies of a state that is in use, and states made from them.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use effectd_bus::embedded::forward::JournalWriter;
 use effectd_contracts::{Clock, SystemClock};
+use effectd_gateway::client::{Client, ClientError};
 use serde_json::json;
 
-use super::backend::client_state;
+use super::backend::{self, client_state};
 use super::output::Form;
 use super::store::show;
 use super::{Common, complain};
-use crate::backup;
+use crate::backup::{self, Trouble};
 use crate::config::local_principal;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -64,7 +67,14 @@ impl Backup {
 
     fn copy(&self, common: &Common) -> Result<(), Error> {
         let state = State::existing(&client_state(common))?;
-        let made = backup::make(state.path(), &self.into, self.keys.as_deref(), &SystemClock)?;
+        let in_use = |writer: &mut JournalWriter| from_daemon(common, writer);
+        let made = backup::make(
+            state.path(),
+            &self.into,
+            self.keys.as_deref(),
+            &SystemClock,
+            &in_use,
+        )?;
         let bytes: u64 = made.files.values().map(|file| file.bytes).sum();
         show(
             &json!({
@@ -77,6 +87,36 @@ impl Backup {
             complain(&"no keys were copied; without them nothing that is sealed can be read again");
         }
         Ok(())
+    }
+}
+
+/// Asks the daemon for the journal that it has open; `false` if no daemon runs.
+fn from_daemon(common: &Common, writer: &mut JournalWriter) -> Result<bool, Trouble> {
+    let failed = |error: backend::Trouble| Trouble::Failed(Error::Request(error.to_string()));
+    let socket = backend::socket(common, &client_state(common)).map_err(|error| failed(error.into()))?;
+    let threads = tokio::runtime::Runtime::new()
+        .map_err(|error| Trouble::Failed(Error::Internal(format!("no threads can be started: {error}"))))?;
+    let mut refused = None;
+    let fetched = threads.block_on(Client::new(socket).fetch("/v1/store/journal", |piece| {
+        writer.write(piece).map_err(|error| {
+            refused = Some(error);
+            io::Error::other("the copy cannot be written")
+        })
+    }));
+    if let Some(error) = refused {
+        return Err(Trouble::Failed(error.into()));
+    }
+    match fetched {
+        Ok(Ok(())) => Ok(true),
+        Ok(Err(error)) => Err(Trouble::Failed(Error::Request(error.to_string()))),
+        Err(ClientError::NoDaemon(_)) => Ok(false),
+        Err(ClientError::Broken(_)) => Err(Trouble::Moved),
+        Err(
+            error @ (ClientError::NotPermitted(_)
+            | ClientError::Failed(_)
+            | ClientError::Strange(_)
+            | ClientError::Refused(_)),
+        ) => Err(failed(error.into())),
     }
 }
 

@@ -1,23 +1,16 @@
 //! `effectd breaker …`: which tools are left alone for now, and a hand on the switch. Through the daemon if one runs.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use clap::Subcommand;
-use effectd_actors::control::Breakers;
-use effectd_actors::control::breakers::View;
-use effectd_actors::{Metrics, Registry};
-use effectd_contracts::{Operation, SystemClock};
+use effectd_contracts::Operation;
+use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::BreakerView;
-use hyper::Method;
 
-use super::backend::{Trouble, ask_or};
+use super::Common;
+use super::backend::{Trouble, with_client};
 use super::operate::{self, Confirm};
 use super::output::{Form, Printer};
-use super::{Common, stored};
-use crate::client::{Client, percent_encoded};
-use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Look at circuit breakers, open and close them
 ///
@@ -91,12 +84,7 @@ impl BreakerCommand {
                 };
                 operate::name_receipt(&done);
             }
-            let views = ask_or(
-                common,
-                async |client| self.verb.ask(client).await,
-                async |state| self.verb.directly(common, state).await,
-            )
-            .await?;
+            let views = with_client(common, Depth::Store, async |client| self.verb.ask(client).await).await?;
             let mut printer = Printer::new(self.output, many, &COLUMNS);
             for view in &views {
                 let cells = cells(view);
@@ -144,25 +132,9 @@ impl Verb {
 
     async fn ask(&self, client: &mut Client) -> Result<Vec<BreakerView>, Trouble> {
         let Some(which) = self.which() else {
-            let all = client.call(Method::GET, "/v1/breakers", "").await?;
-            return all.map_err(Trouble::Refused);
+            return Ok(client.get("/v1/breakers").await?);
         };
         let path = format!("/v1/breakers/{}", percent_encoded(&which.key));
-        let one = client.call(Method::GET, &path, "").await?;
-        one.map(|view| vec![view]).map_err(Trouble::Refused)
-    }
-
-    async fn directly(&self, common: &Common, state: &Path) -> Result<Vec<BreakerView>, Trouble> {
-        let (_, store) = stored::open(common, state)?;
-        let rules = stored::direct_config(common, state)?.pipeline.control.breaker;
-        let metrics = Metrics::register(&prometheus::Registry::new())
-            .map_err(|error| Error::Internal(error.to_string()))?;
-        let tools = Arc::new(Registry::default());
-        let breakers = Breakers::load(rules, store.into(), Arc::new(SystemClock), metrics, tools);
-        let Some(which) = self.which() else {
-            return Ok(breakers.list().into_iter().map(BreakerView::from).collect());
-        };
-        let view = breakers.show_one(&which.key);
-        Ok(vec![view.unwrap_or_else(|| View::untouched(&which.key)).into()])
+        Ok(vec![client.get(&path).await?])
     }
 }

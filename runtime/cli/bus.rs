@@ -1,19 +1,18 @@
 //! `effectd bus`: topics as learners replay them and operators look after them, and the groups that keep their place in them.
 
 use clap::Subcommand;
-use effectd_bus::Store;
-use effectd_contracts::{Clock, Operation, SystemClock, Topic};
-use effectd_gateway::replay::{self, GroupView, Moved};
-use effectd_gateway::upkeep::{self, EventList, StoreView};
+use effectd_contracts::{Operation, Topic};
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
+use effectd_gateway::replay::{GroupView, Moved};
+use effectd_gateway::upkeep::{EventList, StoreView};
 use hyper::Method;
 
-use super::backend::Trouble;
+use super::backend::{Trouble, is_alone, with_client};
 use super::operate::{self, Confirm, Doing};
 use super::output::{Form, Printer, lines};
-use super::stored::Keeper;
 use super::{Common, complain};
-use crate::client::{ClientError, percent_encoded};
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Look at topics, replay their events, and look after the groups that keep their place in them
 ///
@@ -163,17 +162,14 @@ impl BusCommand {
                 }
                 Verb::Topics { .. } | Verb::Groups { .. } | Verb::Replay { .. } => {}
             }
-            let mut keeper = Keeper::reach(common).await?;
-            match &self.verb {
-                Verb::Topics { output } => topics(&mut keeper, *output).await?,
-                Verb::Groups { topic, output } => groups(&mut keeper, topic, *output).await?,
-                Verb::Tail(tail) => tail.main(&mut keeper).await?,
-                Verb::Replay { from, until, topic } => {
-                    replayed(&mut keeper, topic, from, *until).await?;
-                }
-                Verb::Seek { .. } | Verb::Export { .. } => {}
-            }
-            keeper.close()?;
+            with_client(common, Depth::Store, async |client| match &self.verb {
+                Verb::Topics { output } => topics(client, *output).await,
+                Verb::Groups { topic, output } => groups(client, topic, *output).await,
+                Verb::Tail(tail) => tail.main(client).await,
+                Verb::Replay { from, until, topic } => replayed(client, topic, from, *until).await,
+                Verb::Seek { .. } | Verb::Export { .. } => Ok(()),
+            })
+            .await?;
             Ok(Exit::Done)
         })
     }
@@ -196,8 +192,8 @@ async fn move_group(
 
 const TOPICS: [(&str, usize); 3] = [("TOPIC", 24), ("BEGIN", 10), ("END", 0)];
 
-async fn topics(keeper: &mut Keeper, form: Form) -> Result<(), Trouble> {
-    let told: StoreView = keeper.ask(Method::GET, "/v1/store", upkeep::stats).await?;
+async fn topics(client: &mut Client, form: Form) -> Result<(), Trouble> {
+    let told: StoreView = client.get("/v1/store").await?;
     let mut printer = Printer::new(form, true, &TOPICS);
     for (topic, end) in &told.events {
         let begin = told.begins.get(topic).copied().unwrap_or(0);
@@ -208,30 +204,24 @@ async fn topics(keeper: &mut Keeper, form: Form) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Some events of a topic from a place on.
-async fn events(keeper: &mut Keeper, topic: &str, from: &str, wait_ms: u64) -> Result<EventList, Trouble> {
+async fn events(client: &mut Client, topic: &str, from: &str, wait_ms: u64) -> Result<EventList, Trouble> {
     let path = format!(
         "/v1/store/topics/{}?from={}&wait_ms={wait_ms}",
         percent_encoded(topic),
         percent_encoded(from)
     );
-    let directly = |store: &dyn Store| {
-        let place = replay::place(from, SystemClock.now())?;
-        upkeep::events(store, topic, Some(replay::offset_of(store, topic, place)?))
-    };
-    keeper.ask(Method::GET, &path, directly).await
+    Ok(client.get(&path).await?)
 }
 
-/// Prints what lies between two places.
-async fn replayed(keeper: &mut Keeper, which: &Which, from: &str, until: Option<u64>) -> Result<(), Trouble> {
+async fn replayed(client: &mut Client, which: &Which, from: &str, until: Option<u64>) -> Result<(), Trouble> {
     let mut from = from.to_owned();
     loop {
-        let mut page = events(keeper, &which.topic, &from, 0).await?;
+        let mut page = events(client, &which.topic, &from, 0).await?;
         let offset = |event: &serde_json::Value| event["offset"].as_u64().unwrap_or(0);
         page.events
             .retain(|event| until.is_none_or(|until| offset(event) < until));
         let over = page.events.is_empty() || page.next >= page.end;
-        if !lines(texts(&page))? || over {
+        if !lines(texts(&page)) || over {
             return Ok(());
         }
         from = page.next.to_string();
@@ -240,25 +230,23 @@ async fn replayed(keeper: &mut Keeper, which: &Which, from: &str, until: Option<
 
 /// Writes a topic with its envelopes, page by page, so that any length takes the same memory.
 pub(super) async fn export(common: &Common, topic: &str, from: Option<u64>) -> Result<Exit, Trouble> {
-    let mut keeper = Keeper::reach(common).await?;
-    let mut from = from.map_or_else(|| "start".to_owned(), |from| from.to_string());
-    loop {
-        let page = events(&mut keeper, topic, &from, 0).await?;
-        let over = page.events.is_empty() || page.next >= page.end;
-        if !lines(page.events.iter().map(ToString::to_string))? || over {
-            break;
+    with_client(common, Depth::Store, async |client| {
+        let mut from = from.map_or_else(|| "start".to_owned(), |from| from.to_string());
+        loop {
+            let page = events(client, topic, &from, 0).await?;
+            let over = page.events.is_empty() || page.next >= page.end;
+            if !lines(page.events.iter().map(ToString::to_string)) || over {
+                return Ok(Exit::Done);
+            }
+            from = page.next.to_string();
         }
-        from = page.next.to_string();
-    }
-    keeper.close()?;
-    Ok(Exit::Done)
+    })
+    .await
 }
 
-async fn groups(keeper: &mut Keeper, which: &Which, form: Form) -> Result<(), Trouble> {
+async fn groups(client: &mut Client, which: &Which, form: Form) -> Result<(), Trouble> {
     let path = format!("/v1/store/topics/{}/groups", percent_encoded(&which.topic));
-    let groups: Vec<GroupView> = keeper
-        .ask(Method::GET, &path, |store| replay::groups(store, &which.topic))
-        .await?;
+    let groups: Vec<GroupView> = client.get(&path).await?;
     let mut printer = Printer::new(form, true, &COLUMNS);
     for group in &groups {
         // Plain data with text keys, for which serde_json has no failure.
@@ -275,37 +263,33 @@ fn path_of(topic: &str, group: &str) -> String {
     format!("/v1/store/topics/{topic}/groups/{group}")
 }
 
-async fn seek(keeper: &mut Keeper, topic: &str, group: &str, to: &str) -> Result<Moved, Trouble> {
+async fn seek(client: &mut Client, topic: &str, group: &str, to: &str) -> Result<Moved, Trouble> {
     let path = format!("{}?to={}", path_of(topic, group), percent_encoded(to));
-    let directly = |store: &dyn Store| {
-        let to = replay::place(to, SystemClock.now())?;
-        replay::move_to(store, topic, group, to)
-    };
-    keeper.ask(Method::POST, &path, directly).await
+    Ok(client.call(Method::POST, &path, "").await?)
 }
 
 impl Tail {
-    async fn main(&self, keeper: &mut Keeper) -> Result<(), Trouble> {
-        let once = self.once || matches!(keeper, Keeper::Direct { .. });
-        let mut from = self.begin(keeper).await?;
+    async fn main(&self, client: &mut Client) -> Result<(), Trouble> {
+        let once = self.once || is_alone(client);
+        let mut from = self.begin(client).await?;
         loop {
-            let page = match self.page(keeper, &from, once).await {
+            let page = match self.page(client, &from, once).await {
                 Err(Trouble::Client(error @ (ClientError::NoDaemon(_) | ClientError::Broken(_))))
                     if !once =>
                 {
                     complain(&format!("{error}; waiting for it to come back"));
-                    back(keeper).await;
+                    back(client).await;
                     continue;
                 }
                 page => page?,
             };
             // Whoever has closed the other end has not read it.
-            if !lines(texts(&page))? {
+            if !lines(texts(&page)) {
                 return Ok(());
             }
             from = page.next.to_string();
             if !page.events.is_empty() {
-                self.keep(keeper, &from, once).await?;
+                self.keep(client, &from, once).await?;
             } else if once {
                 return Ok(());
             }
@@ -324,33 +308,27 @@ impl Tail {
             .is_some())
     }
 
-    /// Where to begin, as a place.
-    async fn begin(&self, keeper: &mut Keeper) -> Result<String, Trouble> {
+    async fn begin(&self, client: &mut Client) -> Result<String, Trouble> {
         let topic = &self.topic.topic;
-        let moved = match (&self.group, &self.from) {
-            (None, from) => return Ok(from.clone().unwrap_or_else(|| "start".to_owned())),
-            (Some(group), _) => {
-                let path = path_of(topic, group);
-                keeper
-                    .ask(Method::GET, &path, |store| replay::standing(store, topic, group))
-                    .await?
-            }
+        let Some(group) = &self.group else {
+            return Ok(self.from.clone().unwrap_or_else(|| "start".to_owned()));
         };
+        let moved: Moved = client.get(&path_of(topic, group)).await?;
         Ok(moved.offset.to_string())
     }
 
-    async fn page(&self, keeper: &mut Keeper, from: &str, once: bool) -> Result<EventList, Trouble> {
+    async fn page(&self, client: &mut Client, from: &str, once: bool) -> Result<EventList, Trouble> {
         let wait = if once { 0 } else { WAIT_STEP_MS };
-        events(keeper, &self.topic.topic, from, wait).await
+        events(client, &self.topic.topic, from, wait).await
     }
 
     /// What was written out counts as read. Asked again after a break, it does the same once more.
-    async fn keep(&self, keeper: &mut Keeper, reached: &str, once: bool) -> Result<(), Trouble> {
+    async fn keep(&self, client: &mut Client, reached: &str, once: bool) -> Result<(), Trouble> {
         let Some(group) = &self.group else { return Ok(()) };
         loop {
-            match seek(keeper, &self.topic.topic, group, reached).await {
+            match seek(client, &self.topic.topic, group, reached).await {
                 Err(Trouble::Client(ClientError::NoDaemon(_) | ClientError::Broken(_))) if !once => {
-                    back(keeper).await;
+                    back(client).await;
                 }
                 kept => return kept.map(drop),
             }
@@ -358,11 +336,9 @@ impl Tail {
     }
 }
 
-async fn back(keeper: &mut Keeper) {
-    if let Keeper::Daemon(client) = keeper {
-        while client.is_there().await.is_err() {
-            tokio::time::sleep(LOOK).await;
-        }
+async fn back(client: &mut Client) {
+    while client.is_there().await.is_err() {
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -1,14 +1,14 @@
 //! `effectd cancel`: withdraw an action that has not started.
 
 use effectd_contracts::{ActionId, Outcome};
+use effectd_gateway::client::Told;
 
 use super::Common;
-use super::backend::ask_or;
+use super::backend::with_client;
 use super::output::Form;
-use super::stored::cancelled;
 use super::told::show_one;
-use crate::client::Told;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Withdraw an action that has not started
 ///
@@ -28,11 +28,9 @@ pub(super) struct Cancel {
 impl Cancel {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
-            let told = ask_or(
-                common,
-                async |client| Ok(client.cancel(&self.action).await?),
-                async |state| cancelled(common, state, &self.action).await,
-            );
+            let told = with_client(common, Depth::Policy, async |client| {
+                Ok(client.cancel(&self.action).await?)
+            });
             let told = told.await?;
             let exit = show_one(&told, self.output);
             // A refusal for everybody else, and just what was wanted here.

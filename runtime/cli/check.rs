@@ -5,19 +5,17 @@ use std::path::Path;
 use clap::ValueEnum;
 use effectd_bus::{StoreError, embedded};
 use effectd_contracts::text::is_unprintable;
+use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::letters::CauseView;
 use effectd_gateway::replay::GroupView;
 use effectd_gateway::upkeep::StoreView;
 use effectd_gateway::views::BreakerView;
 use effectd_gateway::views::approvals::ApprovalList;
-use hyper::Method;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::Common;
 use super::backend::{Trouble, client_state, readable_settings, socket};
 use super::output::{data, line};
-use crate::client::{Client, percent_encoded};
 use crate::error::Error;
 use crate::exit::Exit;
 
@@ -68,7 +66,6 @@ enum Format {
     Nagios,
 }
 
-/// How it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
     Fine,
@@ -109,7 +106,6 @@ impl What {
         }
     }
 
-    /// What is counted.
     const fn unit(self) -> &'static str {
         match self {
             What::Dlq => "dead letters",
@@ -217,14 +213,17 @@ impl Check {
             return Ok(None);
         }
         let settings = readable_settings(common, state)?;
-        Ok(embedded::refusal(state, settings.disk_free_bytes_min()))
+        Ok(embedded::refusal(
+            state,
+            settings.values().store.disk_free_bytes_min,
+        ))
     }
 
     async fn value(&self, common: &Common, state: &Path) -> Result<u64, Trouble> {
         let mut client = Client::new(socket(common, state)?);
         match self.what {
             What::Dlq => {
-                let causes: Vec<CauseView> = get(&mut client, "/v1/dlq/causes").await?;
+                let causes: Vec<CauseView> = client.get("/v1/dlq/causes").await?;
                 // What is held for review is not a failure.
                 let failed = causes.iter().filter(|cause| !cause.is_quarantined());
                 Ok(failed.map(|cause| cause.count).sum())
@@ -232,7 +231,7 @@ impl Check {
             What::Held => held(&mut client).await,
             What::Lag => lag(&mut client).await,
             What::Breakers => {
-                let all: Vec<BreakerView> = get(&mut client, "/v1/breakers").await?;
+                let all: Vec<BreakerView> = client.get("/v1/breakers").await?;
                 let open = all.iter().filter(|breaker| breaker.state != "closed");
                 Ok(open.count() as u64)
             }
@@ -241,32 +240,18 @@ impl Check {
     }
 }
 
-async fn get<T: DeserializeOwned>(client: &mut Client, path: &str) -> Result<T, Trouble> {
-    client
-        .call(Method::GET, path, "")
-        .await?
-        .map_err(Trouble::Refused)
-}
-
 async fn held(client: &mut Client) -> Result<u64, Trouble> {
-    let (mut path, mut count) = ("/v1/approvals".to_owned(), 0);
-    loop {
-        let page: ApprovalList = get(client, &path).await?;
-        count += page.approvals.len() as u64;
-        match page.next {
-            Some(next) => path = format!("/v1/approvals?after={}", percent_encoded(&next)),
-            None => return Ok(count),
-        }
-    }
+    let split = |page: ApprovalList| (page.approvals, page.next);
+    Ok(client.pages("/v1/approvals", split).await?.len() as u64)
 }
 
 /// How far the group is behind that is furthest.
 async fn lag(client: &mut Client) -> Result<u64, Trouble> {
-    let store: StoreView = get(client, "/v1/store").await?;
+    let store: StoreView = client.get("/v1/store").await?;
     let mut worst = 0;
     for topic in store.events.keys() {
         let path = format!("/v1/store/topics/{}/groups", percent_encoded(topic));
-        let groups: Vec<GroupView> = get(client, &path).await?;
+        let groups: Vec<GroupView> = client.get(&path).await?;
         worst = groups.iter().map(|group| group.behind).fold(worst, u64::max);
     }
     Ok(worst)

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap_complete::Shell;
 
 use super::complain;
+use super::output::Stdout;
 use crate::exit::Exit;
 
 /// Print completions for a shell
@@ -63,7 +64,7 @@ impl Man {
 }
 
 fn print(bytes: &[u8]) -> Exit {
-    // Whoever has closed the other end has seen enough.
-    let _ = std::io::stdout().lock().write_all(bytes);
+    // A failure is noted.
+    let _ = Stdout.write_all(bytes);
     Exit::Done
 }

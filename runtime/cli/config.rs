@@ -6,7 +6,7 @@ use serde_json::json;
 use super::output::{Form, Printer};
 use super::{Common, complain, serve};
 use crate::exit::Exit;
-use crate::settings::{KEYS, Key, Takes};
+use crate::settings::Takes;
 
 /// Show what is set
 #[derive(Debug, clap::Args)]
@@ -28,10 +28,13 @@ enum Verb {
 /// SIGHUP is enough for a new one are told, too. A configuration that cannot be used is an error here, too.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd config show\n  effectd config show --origin\n  \
+    after_help = "Examples:\n  effectd config show\n  effectd config show store. --origin\n  \
     effectd config show --origin --set gateway.backlog_max=500 -o json"
 )]
 struct Show {
+    /// Only keys that begin so
+    #[arg(value_name = "PREFIX", default_value = "")]
+    prefix: String,
     /// Show where each value comes from
     #[arg(long)]
     origin: bool,
@@ -56,25 +59,25 @@ impl ConfigCommand {
             &[("KEY", 33), ("VALUE", 10), ("WHAT", 0)]
         };
         let mut printer = Printer::new(show.output, true, columns);
-        for (name, text, origin) in settings.all() {
-            let key = KEYS.iter().find(|key| key.name == name);
-            let about = key.map_or("", |key| key.about);
+        for (key, text, origin) in settings.all() {
+            if !key.name.starts_with(&show.prefix) {
+                continue;
+            }
             let origin = origin.to_string();
-            let takes = key.map_or("", |key| match key.takes {
+            let takes = match key.takes {
                 Takes::Reload => "reload",
                 Takes::Restart => "restart",
-            });
-            let variable = key.map(Key::variable).unwrap_or_default();
+            };
             let mut value = json!({
-                "key": name, "value": text, "about": about, "variable": variable, "takes_effect": takes,
-                "takes": key.map(Key::expected), "default": key.map(Key::default),
+                "key": key.name, "value": text, "about": key.about, "variable": key.variable(), "takes_effect": takes,
+                "takes": key.expected(), "default": key.default(),
             });
-            let mut cells = vec![name, text];
+            let mut cells = vec![key.name, &text];
             if show.origin {
                 value["origin"] = origin.as_str().into();
                 cells.push(&origin);
             }
-            cells.push(about);
+            cells.push(key.about);
             printer.row(&value, &cells);
         }
         printer.finish();

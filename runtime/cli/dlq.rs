@@ -7,18 +7,16 @@ use std::collections::BTreeMap;
 
 use clap::Subcommand;
 use effectd_contracts::{Operation, ToolId};
-use effectd_gateway::letters::{self, CauseView, LetterList, LetterQuery, LetterView};
-use effectd_gateway::problem::Problem;
-use hyper::Method;
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
+use effectd_gateway::letters::{CauseView, LetterList, LetterNow, LetterView};
+use effectd_gateway::problem::Kind;
 
-use super::backend::Trouble;
+use super::backend::{Trouble, with_client};
 use super::operate::{self, Confirm, Doing};
 use super::output::{Form, Printer, line, lines};
-use super::stored::Keeper;
 use super::{Common, complain};
-use crate::client::percent_encoded;
-use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 const LETTERS: [(&str, usize); 6] = [
     ("LETTER", 6),
@@ -201,19 +199,16 @@ impl Command {
             Command::List { .. } | Command::Show { .. } | Command::Causes { .. } | Command::Export { .. } => {
             }
         }
-        let mut keeper = Keeper::reach(common).await?;
-        let exit = self.look(&mut keeper).await?;
-        keeper.close()?;
-        Ok(exit)
+        with_client(common, Depth::Store, async |client| self.look(client).await).await
     }
 
     /// What changes nothing.
-    async fn look(&self, keeper: &mut Keeper) -> Result<Exit, Trouble> {
+    async fn look(&self, client: &mut Client) -> Result<Exit, Trouble> {
         match self {
-            Command::List { which, shown } => list(keeper, which, shown.output).await,
-            Command::Show { letter, shown } => show(keeper, *letter, shown.output).await,
-            Command::Causes { shown } => causes(keeper, shown.output).await,
-            Command::Export { which } => export(keeper, which).await,
+            Command::List { which, shown } => list(client, which, shown.output).await,
+            Command::Show { letter, shown } => show(client, *letter, shown.output).await,
+            Command::Causes { shown } => causes(client, shown.output).await,
+            Command::Export { which } => export(client, which).await,
             Command::Requeue(_) | Command::Drain(_) | Command::Drop { .. } | Command::Settle { .. } => {
                 Ok(Exit::Usage)
             }
@@ -223,40 +218,29 @@ impl Command {
 
 impl Which {
     /// One page of the letters that are meant.
-    async fn page(&self, keeper: &mut Keeper, from: u64) -> Result<LetterList, Trouble> {
-        let query = LetterQuery {
-            topic: self.topic.clone(),
-            cause: self.cause.clone(),
-            tool: self.tool.as_ref().map(ToString::to_string),
-            from,
-        };
+    async fn page(&self, client: &mut Client, from: u64) -> Result<LetterList, Trouble> {
         let mut path = format!("/v1/dlq?from={from}");
-        for (name, value) in [
-            ("topic", &query.topic),
-            ("cause", &query.cause),
-            ("tool", &query.tool),
-        ] {
+        let tool = self.tool.as_ref().map(ToString::to_string);
+        for (name, value) in [("topic", &self.topic), ("cause", &self.cause), ("tool", &tool)] {
             if let Some(value) = value {
                 path.push_str(&format!("&{name}={}", percent_encoded(value)));
             }
         }
-        keeper
-            .ask(Method::GET, &path, |store| letters::list(store, &query))
-            .await
+        Ok(client.get(&path).await?)
     }
 }
 
 impl Chosen {
     /// The letters that are meant, so many at most. Those that are named need not be there any more.
-    async fn picks(&self, keeper: &mut Keeper, max: usize) -> Result<Vec<Pick>, Trouble> {
+    async fn picks(&self, client: &mut Client, max: usize) -> Result<Vec<Pick>, Trouble> {
         let mut picks = Vec::new();
         for letter in &self.letters {
-            let found = one(keeper, *letter).await?;
+            let found = one(client, *letter).await?;
             picks.push(found.map_or_else(|| Pick::gone(*letter), |found| Pick::of(&found)));
         }
         let mut from = self.letters.is_empty().then_some(0);
         while let Some(at) = from.filter(|_| picks.len() < max) {
-            let page = self.which.page(keeper, at).await?;
+            let page = self.which.page(client, at).await?;
             // Nobody means what is held for review by a whole lot: each is looked at, with `effectd quarantine`.
             let failed = page.letters.iter().filter(|letter| !letter.is_quarantined());
             picks.extend(failed.map(Pick::of));
@@ -266,10 +250,9 @@ impl Chosen {
         Ok(picks)
     }
 
-    /// Says that none is meant.
-    async fn say_none(&self, keeper: &mut Keeper) -> Result<(), Trouble> {
+    async fn say_none(&self, client: &mut Client) -> Result<(), Trouble> {
         if self.all {
-            return say_none(keeper).await;
+            return say_none(client).await;
         }
         complain(&"there are no such dead letters");
         Ok(())
@@ -337,11 +320,11 @@ fn row(printer: &mut Printer, letter: &LetterView) {
     );
 }
 
-async fn list(keeper: &mut Keeper, which: &Which, form: Form) -> Result<Exit, Trouble> {
+async fn list(client: &mut Client, which: &Which, form: Form) -> Result<Exit, Trouble> {
     let mut printer = Printer::new(form, true, &LETTERS);
     let mut from = Some(0);
     while let Some(at) = from {
-        let page = which.page(keeper, at).await?;
+        let page = which.page(client, at).await?;
         page.letters.iter().for_each(|letter| row(&mut printer, letter));
         from = page.next;
     }
@@ -350,15 +333,15 @@ async fn list(keeper: &mut Keeper, which: &Which, form: Form) -> Result<Exit, Tr
 }
 
 /// The same for files: whoever cannot write them is told.
-async fn export(keeper: &mut Keeper, which: &Which) -> Result<Exit, Trouble> {
+async fn export(client: &mut Client, which: &Which) -> Result<Exit, Trouble> {
     let mut from = Some(0);
     while let Some(at) = from {
-        let page = which.page(keeper, at).await?;
+        let page = which.page(client, at).await?;
         let texts = page
             .letters
             .iter()
             .filter_map(|letter| serde_json::to_string(letter).ok());
-        if !lines(texts)? {
+        if !lines(texts) {
             return Ok(Exit::Done);
         }
         from = page.next;
@@ -367,23 +350,20 @@ async fn export(keeper: &mut Keeper, which: &Which) -> Result<Exit, Trouble> {
 }
 
 /// One letter; `None` if there is none of this number.
-async fn one(keeper: &mut Keeper, number: u64) -> Result<Option<LetterView>, Trouble> {
-    let unknown = effectd_bus::StoreError::NotFound {
-        what: "the dead letter",
-    };
-    let found = keeper
-        .ask(Method::GET, &format!("/v1/dlq/{number}"), |store| {
-            letters::one(store, number)?.ok_or(unknown)
-        })
-        .await;
+async fn one(client: &mut Client, number: u64) -> Result<Option<LetterView>, Trouble> {
+    known(client.get(&format!("/v1/dlq/{number}")).await)
+}
+
+/// What was found; `None` if there is no such letter.
+pub(super) fn known<T>(found: Result<T, ClientError>) -> Result<Option<T>, Trouble> {
     match found {
-        Err(trouble) if is_unknown(&trouble) => Ok(None),
-        found => found.map(Some),
+        Err(ClientError::Refused(problem)) if problem.code == Kind::LetterUnknown.code() => Ok(None),
+        found => Ok(Some(found?)),
     }
 }
 
-async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trouble> {
-    let Some(letter) = one(keeper, number).await? else {
+async fn show(client: &mut Client, number: u64, form: Form) -> Result<Exit, Trouble> {
+    let Some(letter) = one(client, number).await? else {
         complain(&format!(
             "there is no dead letter {number}; `effectd dlq list` tells which there are"
         ));
@@ -408,29 +388,18 @@ async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trou
     Ok(Exit::Done)
 }
 
-pub(super) fn is_unknown(trouble: &Trouble) -> bool {
-    match trouble {
-        Trouble::Refused(problem) => {
-            let Problem { code, .. } = &**problem;
-            code == "letter_unknown"
-        }
-        Trouble::Runtime(error) => matches!(error, Error::Store(effectd_bus::StoreError::NotFound { .. })),
-        Trouble::Client(_) | Trouble::Settings(_) => false,
-    }
-}
-
 /// What tools said, as it is told: it must not command the terminal.
 fn quoted(text: &str) -> String {
     crate::tui::shown(text, usize::MAX)
 }
 
-async fn all_causes(keeper: &mut Keeper) -> Result<Vec<CauseView>, Trouble> {
-    keeper.ask(Method::GET, "/v1/dlq/causes", letters::causes).await
+async fn all_causes(client: &mut Client) -> Result<Vec<CauseView>, Trouble> {
+    Ok(client.get("/v1/dlq/causes").await?)
 }
 
 /// Says that there is nothing to be done here, and what is left to another command.
-async fn say_none(keeper: &mut Keeper) -> Result<(), Trouble> {
-    let held: u64 = all_causes(keeper).await?.iter().map(|cause| cause.count).sum();
+async fn say_none(client: &mut Client) -> Result<(), Trouble> {
+    let held: u64 = all_causes(client).await?.iter().map(|cause| cause.count).sum();
     complain(&if held == 0 {
         "there are no dead letters".to_owned()
     } else {
@@ -442,15 +411,15 @@ async fn say_none(keeper: &mut Keeper) -> Result<(), Trouble> {
 }
 
 /// The same without what is held for review.
-async fn failed_causes(keeper: &mut Keeper) -> Result<Vec<CauseView>, Trouble> {
-    let mut causes = all_causes(keeper).await?;
+async fn failed_causes(client: &mut Client) -> Result<Vec<CauseView>, Trouble> {
+    let mut causes = all_causes(client).await?;
     causes.retain(|cause| !cause.is_quarantined());
     Ok(causes)
 }
 
-async fn causes(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
+async fn causes(client: &mut Client, form: Form) -> Result<Exit, Trouble> {
     let mut printer = Printer::new(form, true, &CAUSES);
-    for cause in all_causes(keeper).await? {
+    for cause in all_causes(client).await? {
         let value = serde_json::to_value(&cause).unwrap_or_default();
         let count = cause.count.to_string();
         let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
@@ -474,12 +443,14 @@ async fn causes(keeper: &mut Keeper, form: Form) -> Result<Exit, Trouble> {
 
 /// Forgets letters, and says of each what became of it.
 async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
-    let mut keeper = Keeper::reach(common).await?;
-    let picks = chosen.picks(&mut keeper, usize::MAX).await?;
-    if picks.is_empty() {
-        chosen.say_none(&mut keeper).await?;
-    }
-    keeper.close()?;
+    let picks = with_client(common, Depth::Store, async |client| {
+        let picks = chosen.picks(client, usize::MAX).await?;
+        if picks.is_empty() {
+            chosen.say_none(client).await?;
+        }
+        Ok(picks)
+    })
+    .await?;
     let numbers: Vec<u64> = picks.iter().map(|pick| pick.letter).collect();
     let says = summary("drop", &by_cause(picks));
     if !says.is_empty() && !confirm.given(&says) {
@@ -497,7 +468,7 @@ async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm, form: Form)
 
 const NOW: [(&str, usize); 2] = [("LETTER", 6), ("NOW", 0)];
 
-fn tell(printer: &mut Printer, letters: &[letters::LetterNow]) {
+fn tell(printer: &mut Printer, letters: &[LetterNow]) {
     for now in letters {
         let value = serde_json::to_value(now).unwrap_or_default();
         printer.row(&value, &[&now.letter.to_string(), &now.now]);

@@ -3,16 +3,15 @@
 use std::time::{Duration, Instant};
 
 use effectd_bus::Turn;
-use effectd_gateway::operations;
 use effectd_gateway::upkeep::{EraseBody, ErasedView};
-use hyper::Method;
 
-use super::backend::{Trouble, ask_or};
-use super::operate::{Confirm, on_parts};
+use super::backend::{Trouble, is_alone, with_client};
+use super::operate::Confirm;
 use super::output::Form;
 use super::store::show;
 use super::{Common, complain};
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// How long what is under way may take to end, and how often it is looked at.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,21 +81,10 @@ impl Erase {
                 swept: all.swept,
             };
             let mut alone = false;
-            let told: ErasedView = ask_or(
-                common,
-                async |client| {
-                    let body = serde_json::to_vec(&body).unwrap_or_default();
-                    let told = client.call(Method::POST, "/v1/store/erase", body).await?;
-                    told.map_err(Trouble::Refused)
-                },
-                async |state| {
-                    alone = true;
-                    on_parts(common, state, async |parts, by| {
-                        operations::erase(parts.clone(), body.clone(), by).await
-                    })
-                    .await
-                },
-            )
+            let told: ErasedView = with_client(common, Depth::Policy, async |client| {
+                alone = is_alone(client);
+                Ok(client.post("/v1/store/erase", &body).await?)
+            })
             .await?;
             all = all.and(told);
             // Where nobody else is, nothing ends by waiting.

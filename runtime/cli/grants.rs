@@ -1,24 +1,17 @@
 //! `effectd grants …`: pre-approvals with a budget. Through the daemon if one runs.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use clap::Subcommand;
-use effectd_actors::Parts;
-use effectd_actors::held::DecideError;
-use effectd_actors::held::grants;
 use effectd_contracts::GrantId;
+use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::approvals::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
-use super::approvals::{local, on_stored};
-use super::backend::{Trouble, ask_or};
+use super::backend::{Trouble, with_client};
 use super::operate::Confirm;
 use super::output::{Form, Printer};
 use super::{Common, complain};
-use crate::client::{Client, percent_encoded};
 use crate::exit::Exit;
-use crate::state::State;
+use crate::runtime::Depth;
 
 /// List, ask for, make and take back grants: pre-approvals with a budget
 ///
@@ -127,12 +120,7 @@ impl GrantsCommand {
             {
                 return Ok(Exit::Usage);
             }
-            let answer = ask_or(
-                common,
-                async |client| self.verb.ask(client).await,
-                async |state| self.verb.directly(common, state).await,
-            )
-            .await;
+            let answer = with_client(common, Depth::Policy, async |client| self.verb.ask(client).await).await;
             let views = match answer {
                 Err(Trouble::Refused(problem)) if problem.status == 404 => {
                     complain(&Trouble::Refused(problem));
@@ -172,18 +160,12 @@ fn cells(view: &GrantView) -> [String; 6] {
 
 /// A grant in words, if it is there and may be looked at.
 async fn known(common: &Common, id: &GrantId) -> Result<String, Trouble> {
-    let views = ask_or(
-        common,
-        async |client| all(client).await,
-        async |state| on_stored(common, state, async |parts: &Arc<Parts>, _: &State| stored(parts)).await,
-    );
-    let views = views.await?;
+    let views = with_client(common, Depth::Policy, all).await?;
     let found = views.iter().find(|view| view.grant_id == id.as_str());
     Ok(found.map_or_else(|| format!("grant {id}"), |view| cells(view).join("  ")))
 }
 
 impl New {
-    /// What would be granted.
     fn says(&self) -> String {
         let whom = self.session.as_ref().map_or_else(
             || format!("everybody of {}", self.org),
@@ -201,26 +183,9 @@ impl New {
 
     /// Whether asking for it would put it in force, since whoever asks may make it.
     async fn would_be_in_force(&self, common: &Common) -> Result<bool, Trouble> {
-        let would: GrantWould = ask_or(
-            common,
-            async |client| {
-                // Plain data with text keys, for which serde_json has no failure.
-                let body = serde_json::to_vec(&self.body()).unwrap_or_default();
-                let would = client
-                    .call(Method::POST, "/v1/grants/requests/preview", body)
-                    .await?;
-                would.map_err(Trouble::Refused)
-            },
-            async |state| {
-                let by = local(common, state)?;
-                on_stored(common, state, async |parts: &Arc<Parts>, _: &State| {
-                    let new = effectd_gateway::new_grant(self.body(), parts);
-                    let in_force = grants::would_be_in_force(parts, &new, &by);
-                    Ok(GrantWould { in_force })
-                })
-                .await
-            },
-        )
+        let would: GrantWould = with_client(common, Depth::Policy, async |client| {
+            Ok(client.post("/v1/grants/requests/preview", &self.body()).await?)
+        })
         .await?;
         Ok(would.in_force)
     }
@@ -237,7 +202,6 @@ impl New {
     }
 }
 
-/// What is to be done about one grant.
 enum One<'a> {
     Request(&'a New),
     Create(&'a New),
@@ -281,64 +245,18 @@ impl Verb {
 
     async fn ask(&self, client: &mut Client) -> Result<Vec<GrantView>, Trouble> {
         let path = |id: &GrantId, verb: &str| format!("/v1/grants/{}/{verb}", percent_encoded(id.as_str()));
-        // Plain data with text keys, for which serde_json has no failure.
-        let body = |new: &New| serde_json::to_vec(&new.body()).unwrap_or_default();
-        let (path, body) = match self.one() {
+        let one = match self.one() {
             None => return all(client).await,
-            Some(One::Request(new)) => ("/v1/grants/requests".to_owned(), body(new)),
-            Some(One::Create(new)) => ("/v1/grants".to_owned(), body(new)),
-            Some(One::Activate(id)) => (path(id, "activate"), Vec::new()),
-            Some(One::Revoke(id)) => (path(id, "revoke"), Vec::new()),
+            Some(One::Request(new)) => client.post("/v1/grants/requests", &new.body()).await,
+            Some(One::Create(new)) => client.post("/v1/grants", &new.body()).await,
+            Some(One::Activate(id)) => client.call(Method::POST, &path(id, "activate"), "").await,
+            Some(One::Revoke(id)) => client.call(Method::POST, &path(id, "revoke"), "").await,
         };
-        let one = client.call(Method::POST, &path, body).await?;
-        one.map(|view| vec![view]).map_err(Trouble::Refused)
-    }
-
-    async fn directly(&self, common: &Common, state: &Path) -> Result<Vec<GrantView>, Trouble> {
-        let by = local(common, state)?;
-        on_stored(common, state, async |parts: &Arc<Parts>, _: &State| {
-            let now = parts.clock.now();
-            let grant = match self.one() {
-                None => return stored(parts),
-                Some(One::Request(new)) => {
-                    grants::request(parts, effectd_gateway::new_grant(new.body(), parts), &by).await?
-                }
-                Some(One::Create(new)) => {
-                    grants::create(parts, effectd_gateway::new_grant(new.body(), parts), &by).await?
-                }
-                Some(One::Activate(id)) => grants::activate(parts, id, &by).await?,
-                Some(One::Revoke(id)) => grants::revoke(parts, id, &by).await?,
-            };
-            Ok(vec![GrantView::of(&grant, now)])
-        })
-        .await
+        Ok(vec![one?])
     }
 }
-
-fn stored(parts: &Parts) -> Result<Vec<GrantView>, DecideError> {
-    let (mut after, mut views) = (None, Vec::new());
-    loop {
-        let (page, next) = grants::list(&*parts.store, after.as_deref(), PAGE)?;
-        views.extend(page.iter().map(|grant| GrantView::of(grant, parts.clock.now())));
-        match next {
-            Some(next) => after = Some(next),
-            None => return Ok(views),
-        }
-    }
-}
-
-/// Grants that are read in one go.
-const PAGE: usize = 100;
 
 async fn all(client: &mut Client) -> Result<Vec<GrantView>, Trouble> {
-    let (mut path, mut views) = ("/v1/grants".to_owned(), Vec::new());
-    loop {
-        let page: Result<GrantList, _> = client.call(Method::GET, &path, "").await?;
-        let page = page.map_err(Trouble::Refused)?;
-        views.extend(page.grants);
-        match page.next {
-            Some(next) => path = format!("/v1/grants?after={}", percent_encoded(&next)),
-            None => return Ok(views),
-        }
-    }
+    let split = |page: GrantList| (page.grants, page.next);
+    Ok(client.pages("/v1/grants", split).await?)
 }

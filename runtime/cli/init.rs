@@ -1,7 +1,11 @@
 //! `effectd init`: a state directory with a policy to start from.
 
+use effectd_bus::embedded::{self, JournalKind};
+
+use super::output::line;
 use super::{Common, complain};
 use crate::config::state_dir;
+use crate::error::Error;
 use crate::exit::Exit;
 use crate::state::State;
 
@@ -9,18 +13,18 @@ use crate::state::State;
 ///
 /// The policy permits the example and little else. A state directory that has a policy already is left as it is.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd init --state .effectd")]
-pub(super) struct Init {}
+#[command(after_help = "Examples:\n  effectd init --state .effectd\n  effectd init --journal sled")]
+pub(super) struct Init {
+    /// What carries the journal; without it, what `store.journal` says when the store is first used
+    #[arg(long, value_name = "KIND", value_parser = ["files", "sled"])]
+    journal: Option<String>,
+}
 
 impl Init {
-    #[expect(
-        clippy::print_stdout,
-        reason = "where the policy is, is what the command is for"
-    )]
     pub(super) fn main(self, common: &Common) -> Exit {
-        match State::prepare(&state_dir(common.state.clone()), true) {
+        match self.make(common) {
             Ok(state) if state.seeded() => {
-                println!("{}", state.policy_dir().display());
+                line(&state.policy_dir().display().to_string());
                 Exit::Done
             }
             Ok(state) => {
@@ -35,5 +39,14 @@ impl Init {
                 error.exit()
             }
         }
+    }
+
+    fn make(&self, common: &Common) -> Result<State, Error> {
+        let state = State::prepare(&state_dir(common.state.clone()), true)?;
+        let journal = self.journal.as_deref().and_then(JournalKind::named);
+        if let Some(journal) = journal.filter(|_| state.seeded()) {
+            embedded::choose(state.path(), journal)?;
+        }
+        Ok(state)
     }
 }

@@ -1,19 +1,16 @@
 //! `effectd keys`: the keys that sign receipts.
 
 use clap::Subcommand;
-use effectd_actors::log;
-use effectd_contracts::{KeyEntry, Operation};
-use effectd_gateway::operations::key_told;
+use effectd_contracts::KeyEntry;
 use effectd_gateway::views::RotatedView;
 use hyper::Method;
 
-use super::backend::{Trouble, ask_or};
-use super::operate::{Confirm, recorded_on, tell_receipt};
+use super::Common;
+use super::backend::{Trouble, with_client};
+use super::operate::{Confirm, tell_receipt};
 use super::output::{Form, Printer, line};
-use super::{Common, stored};
-use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime;
+use crate::runtime::Depth;
 
 /// List the keys that sign receipts, or put another one in force
 #[derive(Debug, clap::Args)]
@@ -59,17 +56,9 @@ impl KeysCommand {
 }
 
 async fn all(common: &Common) -> Result<Vec<KeyEntry>, Trouble> {
-    ask_or(
-        common,
-        async |client| {
-            let answer = client.call(Method::GET, "/v1/log/keys", Vec::new()).await?;
-            answer.map_err(Trouble::Refused)
-        },
-        async |state| {
-            let (_, store) = stored::open(common, state)?;
-            Ok(log::keys(&*store).map_err(Error::from)?)
-        },
-    )
+    with_client(common, Depth::Store, async |client| {
+        Ok(client.get("/v1/log/keys").await?)
+    })
     .await
 }
 
@@ -93,23 +82,10 @@ async fn rotate(common: &Common, confirm: Confirm) -> Result<Exit, Trouble> {
     if !confirm.given(&[says]) {
         return Ok(Exit::Usage);
     }
-    let RotatedView { entry, receipt_id } = ask_or(
-        common,
-        async |client| {
-            let answer = client.call(Method::POST, "/v1/log/keys", Vec::new()).await?;
-            answer.map_err(Trouble::Refused)
-        },
-        async |path| {
-            let done = recorded_on(common, path, &Operation::RotateKey {}, async |parts, state| {
-                let entry = runtime::rotate_key(parts, state).await?;
-                let told = key_told(&entry);
-                Ok((entry, Some(told)))
-            });
-            let (entry, receipt_id) = done.await?;
-            Ok(RotatedView { entry, receipt_id })
-        },
-    )
-    .await?;
+    let rotated = with_client(common, Depth::Policy, async |client| {
+        Ok(client.call(Method::POST, "/v1/log/keys", "").await?)
+    });
+    let RotatedView { entry, receipt_id } = rotated.await?;
     let before = entry.previous.as_deref().unwrap_or("none");
     line(&format!(
         "{} signs from now on; before it, {before} did",

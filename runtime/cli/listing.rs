@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use effectd_actors::history;
-use effectd_bus::{Cursor, Order, ReceiptQuery, Store};
-use effectd_contracts::{Clock, Filter, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, filter};
+use effectd_bus::Order;
+use effectd_contracts::{
+    Clock, Filter, Receipt, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, filter,
+};
+use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::ReceiptList;
-use hyper::Method;
 
 use super::backend::Trouble;
-use crate::client::{Client, percent_encoded};
 use crate::error::Error;
 
 /// A time on the command line: as RFC 3339 has it, or so long ago.
@@ -51,7 +51,6 @@ pub(super) struct Which {
 }
 
 impl Which {
-    /// All conditions as one filter.
     pub(super) fn text(&self) -> String {
         let mut words = self.filter.clone();
         let mut add = |name: &str, value: Option<String>| {
@@ -76,13 +75,9 @@ fn status(text: &str) -> Result<Status, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
-/// Where receipts are read from.
-pub(super) enum Source<'a> {
-    Daemon(&'a mut Client),
-    Direct(&'a dyn Store),
-}
+/// Receipts asked for at once.
+const PAGE: usize = 100;
 
-/// How a page is asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
     pub(super) order: Order,
@@ -92,34 +87,33 @@ pub(super) struct Turn {
     pub(super) wait_ms: Option<u64>,
 }
 
-impl Source<'_> {
-    /// One page of them.
-    pub(super) async fn page(&mut self, which: &Which, turn: Turn) -> Result<ReceiptList, Trouble> {
-        // What is wrong with it is told here, without asking anybody.
-        which.parsed()?;
-        match self {
-            Source::Daemon(client) => {
-                let path = path(which, turn);
-                let answer = client.call(Method::GET, &path, Vec::new()).await?;
-                answer.map_err(Trouble::Refused)
-            }
-            Source::Direct(store) => {
-                let filter = history::resolved(*store, which.parsed()?).map_err(Error::from)?;
-                let query = ReceiptQuery {
-                    tool_id: filter.tool(),
-                    subject_id: filter.subject(),
-                    space_id: filter.space(),
-                    status: filter.status(),
-                    since: filter.since(),
-                    until: filter.until(),
-                    order: turn.order,
-                    cursor: turn.after.map(Cursor),
-                    limit: turn.limit,
-                    ..ReceiptQuery::default()
-                };
-                let page = history::page(*store, &query, |receipt| filter.matches(receipt));
-                Ok(page.map_err(Error::from)?.into())
-            }
+pub(super) async fn page(client: &mut Client, which: &Which, turn: Turn) -> Result<ReceiptList, Trouble> {
+    // What is wrong with it is told here, without asking anybody.
+    which.parsed()?;
+    Ok(client.get(&path(which, turn)).await?)
+}
+
+/// Goes through receipts page by page, the oldest first; the place that was reached.
+pub(super) async fn each_page(
+    client: &mut Client,
+    which: &Which,
+    after: Option<u64>,
+    mut page_of: impl AsyncFnMut(&mut Client, &[Receipt]) -> Result<bool, Trouble>,
+) -> Result<Option<u64>, Trouble> {
+    let mut turn = Turn {
+        order: Order::OldestFirst,
+        after,
+        limit: PAGE,
+        wait_ms: None,
+    };
+    loop {
+        let page = page(client, which, turn).await?;
+        if !page_of(client, &page.receipts).await? {
+            return Ok(None);
+        }
+        turn.after = page.next.or(page.follow).or(turn.after);
+        if page.next.is_none() {
+            return Ok(turn.after);
         }
     }
 }

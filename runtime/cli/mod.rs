@@ -18,7 +18,6 @@ mod erase;
 mod grants;
 mod init;
 mod keys;
-mod limits;
 mod listing;
 mod named;
 mod notifications;
@@ -35,7 +34,6 @@ mod serve;
 mod show;
 mod status;
 mod store;
-mod stored;
 mod submit;
 mod support;
 mod told;
@@ -146,7 +144,6 @@ enum Command {
     Store(store::StoreCommand),
     Top(top::Top),
     Check(check::Check),
-    Limits(limits::LimitsCommand),
     Backup(backup::Backup),
     Restore(backup::Restore),
     SupportBundle(support::SupportBundle),
@@ -160,14 +157,13 @@ pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            let exit = if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Done
-            };
-            // Help that cannot be printed has no reader.
-            let _ = error.print();
-            return exit.into();
+            let said = error.print();
+            if error.use_stderr() {
+                return Exit::Usage.into();
+            }
+            // A failure is noted.
+            let _ = output::note(said);
+            return output::ended(Exit::Done).into();
         }
     };
     let Arguments { common, command } = arguments;
@@ -177,7 +173,7 @@ pub fn main() -> ExitCode {
     let traced = matches!(&command, Command::Run(run) if run.trace);
     let level = if traced || common.verbose { "info" } else { "warn" };
     telemetry::start(level, common.log.unwrap_or(LogForm::Text));
-    match command {
+    output::ended(match command {
         Command::Run(run) => run.main(&common),
         Command::Submit(submit) => submit.main(&common),
         Command::Status(status) => status.main(&common),
@@ -202,7 +198,6 @@ pub fn main() -> ExitCode {
         Command::Bus(bus) => bus.main(&common),
         Command::Top(top) => top.main(&common),
         Command::Check(check) => check.main(&common),
-        Command::Limits(limits) => limits.main(&common),
         Command::Backup(backup) => backup.main(&common),
         Command::Restore(restore) => restore.main(&common),
         Command::SupportBundle(bundle) => bundle.main(&common),
@@ -212,7 +207,7 @@ pub fn main() -> ExitCode {
         Command::Policy(policy) => policy.main(&common),
         Command::Breaker(breaker) => breaker.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),
-    }
+    })
     .into()
 }
 
@@ -225,12 +220,12 @@ fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
             return Exit::Usage;
         }
     };
-    let form = if settings.log_is_json() {
+    let form = if settings.values().log_form == "json" {
         LogForm::Json
     } else {
         LogForm::Text
     };
-    let log = telemetry::start(settings.log_level(), form);
+    let log = telemetry::start(&settings.values().log_level, form);
     serve.main(common, settings, log)
 }
 
@@ -241,7 +236,7 @@ fn command() -> clap::Command {
 
 /// Runs the asynchronous part of a command, and says what went wrong.
 fn block_on(work: impl Future<Output = Result<Exit, backend::Trouble>>) -> Exit {
-    let outcome = match crate::threads() {
+    let outcome = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime.block_on(work),
         Err(error) => Err(Error::Internal(format!("no threads can be started: {error}")).into()),
     };

@@ -1,47 +1,29 @@
 //! Which receipt is meant: people name it by its own id, planners by that of their action. Every command that takes one takes both.
 
-use effectd_bus::Store;
 use effectd_contracts::{ActionId, Receipt, ReceiptId};
+use effectd_gateway::client::{Client, ClientError, Told, percent_encoded};
 use effectd_gateway::views::ActionView;
-use hyper::Method;
 
-use super::backend::{Backend, Hand, Trouble};
-use crate::client::{Client, Told, percent_encoded};
+use super::backend::Trouble;
 use crate::error::Error;
 
-/// The receipt of this name, by way of a backend.
-pub(super) async fn of_backend(backend: &Backend, name: &ReceiptId) -> Result<Receipt, Trouble> {
-    let found = match backend.hand() {
-        Hand::Daemon(mut client) => of_daemon(&mut client, name).await?,
-        Hand::Direct(runtime) => of_store(&**runtime.store(), name)?,
-    };
-    Ok(found.ok_or_else(|| unknown(name))?)
+/// The receipt of this name; what there is none of is told.
+pub(super) async fn receipt(client: &mut Client, name: &ReceiptId) -> Result<Receipt, Trouble> {
+    Ok(find(client, name).await?.ok_or_else(|| unknown(name))?)
 }
 
-/// As the daemon shows it to whoever asks.
-pub(super) async fn of_daemon(client: &mut Client, name: &ReceiptId) -> Result<Option<Receipt>, Trouble> {
+/// The receipt of this name, if there is one for whoever asks.
+pub(super) async fn find(client: &mut Client, name: &ReceiptId) -> Result<Option<Receipt>, Trouble> {
     let path = format!("/v1/receipts/{}", percent_encoded(name.as_str()));
-    match client.call::<Receipt>(Method::GET, &path, Vec::new()).await? {
-        Ok(receipt) => Ok(Some(receipt)),
-        Err(problem) if problem.code != "receipt_unknown" => Err(Trouble::Refused(problem)),
-        Err(_) => match client.status(&action(name)?).await? {
-            Told::View(ActionView { receipt, .. }) => Ok(receipt.map(|receipt| *receipt)),
-            Told::Problem(problem) if problem.code != "action_unknown" => {
-                Err(Trouble::Refused(Box::new(problem)))
-            }
-            Told::Problem(_) => Ok(None),
-        },
+    match client.get::<Receipt>(&path).await {
+        Err(ClientError::Refused(problem)) if problem.code == "receipt_unknown" => {}
+        found => return Ok(Some(found?)),
     }
-}
-
-/// As a store has it that nobody else uses.
-pub(super) fn of_store(store: &dyn Store, name: &ReceiptId) -> Result<Option<Receipt>, Trouble> {
-    let mut found = store.receipt(name).map_err(Error::from)?;
-    if found.is_none() {
-        found = store.receipt_of(&action(name)?).map_err(Error::from)?;
+    match client.status(&action(name)?).await? {
+        Told::View(ActionView { receipt, .. }) => Ok(receipt.map(|receipt| *receipt)),
+        Told::Problem(problem) if problem.code == "action_unknown" => Ok(None),
+        Told::Problem(problem) => Err(Trouble::Refused(Box::new(problem))),
     }
-    let receipt = found.map(|found| found.parse()).transpose();
-    Ok(receipt.map_err(Error::from)?)
 }
 
 fn action(name: &ReceiptId) -> Result<ActionId, Error> {

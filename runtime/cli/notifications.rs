@@ -1,24 +1,18 @@
 //! `effectd notifications`: what people were told, and what became of it.
 
 use clap::Subcommand;
-use effectd_actors::notifications;
-use effectd_contracts::{ReceiptId, SystemClock};
+use effectd_contracts::ReceiptId;
+use effectd_gateway::client::{ClientError, percent_encoded};
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::notifications::{NotificationList, NotificationView};
-use hyper::Method;
 
-use super::backend::{Trouble, ask_or};
+use super::backend::{Trouble, with_client};
 use super::output::{self, Form, Printer};
-use super::{Common, complain, stored};
-use crate::client::percent_encoded;
-use crate::error::Error;
+use super::{Common, complain};
 use crate::exit::Exit;
-use crate::runtime;
+use crate::runtime::Depth;
 use crate::tui::{shown, shown_lines};
 
-/// Entries that are read at a time where no daemon runs.
-const PAGE: usize = 1_000;
-/// Columns of a title in the list.
 const TITLE_COLUMNS: usize = 48;
 /// Columns and lines of a body; `-o json` has all of it.
 const BODY_COLUMNS: usize = 200;
@@ -76,41 +70,10 @@ impl NotificationsCommand {
 
 impl List {
     async fn list(&self, common: &Common) -> Result<Exit, Trouble> {
-        let views = ask_or(
-            common,
-            async |client| {
-                let (mut views, mut after) = (Vec::new(), None::<String>);
-                loop {
-                    let query = after.map(|id| format!("?after={}", percent_encoded(&id)));
-                    let path = format!("/v1/notifications{}", query.unwrap_or_default());
-                    let answer = client.call(Method::GET, &path, "").await?;
-                    let page: NotificationList = answer.map_err(Trouble::Refused)?;
-                    views.extend(page.notifications);
-                    after = page.next;
-                    if after.is_none() {
-                        return Ok(views);
-                    }
-                }
-            },
-            async |path| {
-                let (state, store) = stored::open(common, path)?;
-                let blobs = runtime::blobs(&state)?;
-                let caught_up = notifications::catch_up(&*store, &SystemClock).await;
-                caught_up.map_err(Error::from)?;
-                let (mut views, mut after) = (Vec::new(), None::<String>);
-                loop {
-                    let page = notifications::list(&*store, &blobs, after.as_deref(), PAGE);
-                    let page = NotificationList::from(page.map_err(Error::from)?);
-                    views.extend(page.notifications);
-                    after = page.next;
-                    if after.is_none() {
-                        break;
-                    }
-                }
-                store.close().map_err(Error::from)?;
-                Ok(views)
-            },
-        )
+        let views = with_client(common, Depth::Store, async |client| {
+            let split = |page: NotificationList| (page.notifications, page.next);
+            Ok(client.pages("/v1/notifications", split).await?)
+        })
         .await?;
         self.print(&views);
         Ok(Exit::Done)
@@ -141,27 +104,13 @@ impl List {
 
 impl Show {
     async fn show(&self, common: &Common) -> Result<Exit, Trouble> {
-        let view: Option<NotificationView> = ask_or(
-            common,
-            async |client| {
-                let path = format!("/v1/notifications/{}", percent_encoded(self.receipt.as_str()));
-                let answer = client.call(Method::GET, &path, "").await?;
-                match answer {
-                    Ok(view) => Ok(Some(view)),
-                    Err(problem) if is_unknown(&problem) => Ok(None),
-                    Err(problem) => Err(Trouble::Refused(problem)),
-                }
-            },
-            async |path| {
-                let (state, store) = stored::open(common, path)?;
-                let blobs = runtime::blobs(&state)?;
-                let caught_up = notifications::catch_up(&*store, &SystemClock).await;
-                caught_up.map_err(Error::from)?;
-                let found = notifications::find(&*store, &blobs, &self.receipt).map_err(Error::from)?;
-                store.close().map_err(Error::from)?;
-                Ok(found.map(NotificationView::from))
-            },
-        )
+        let path = format!("/v1/notifications/{}", percent_encoded(self.receipt.as_str()));
+        let view = with_client(common, Depth::Store, async |client| {
+            match client.get::<NotificationView>(&path).await {
+                Err(ClientError::Refused(problem)) if is_unknown(&problem) => Ok(None),
+                found => Ok(Some(found?)),
+            }
+        })
         .await?;
         let Some(view) = view else {
             complain(

@@ -1,24 +1,16 @@
 //! What every command that changes effectd itself does: say what would change, ask, do it, and name the receipt.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::Path;
-use std::sync::Arc;
 
-use effectd_actors::{Parts, operations as record};
-use effectd_bus::StoreError;
-use effectd_contracts::{Operation, Principal};
-use effectd_gateway::operations::{self, OperationView};
-use hyper::Method;
-use serde_json::{Map, Value};
+use effectd_contracts::Operation;
+use effectd_gateway::operations::OperationView;
 use tokio::sync::{oneshot, watch};
 
-use super::backend::{Trouble, ask_or};
+use super::backend::{Trouble, with_client};
 use super::output::{Form, for_programs, line};
-use super::{Common, complain, stored};
-use crate::error::Error;
+use super::{Common, complain};
 use crate::exit::Exit;
-use crate::runtime::Runtime;
-use crate::state::State;
+use crate::runtime::Depth;
 
 /// Whether somebody has said yes.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -121,7 +113,6 @@ pub(super) async fn main(
     Ok(if left { Exit::Failed } else { Exit::Done })
 }
 
-/// Shows what came of it.
 pub(super) fn tell(done: &OperationView, form: Form) {
     if for_programs(form, done) {
         return;
@@ -142,85 +133,18 @@ pub(super) enum Doing {
     ForReal,
 }
 
-/// Asks the daemon, or, where none runs, does the same here.
+/// Has it done, or says what it would change.
 pub(super) async fn ask(
     common: &Common,
     operation: &Operation,
     doing: Doing,
 ) -> Result<OperationView, Trouble> {
-    ask_or(
-        common,
-        async |client| {
-            let path = format!("/v1/operations?preview={}", doing == Doing::Preview);
-            // Plain data with text keys, for which serde_json has no failure.
-            let body = serde_json::to_vec(operation).unwrap_or_default();
-            let answer = client.call(Method::POST, &path, body).await?;
-            answer.map_err(Trouble::Refused)
-        },
-        async |state| directly(common, state, operation, doing).await,
-    )
-    .await
-}
-
-async fn directly(
-    common: &Common,
-    state: &Path,
-    operation: &Operation,
-    doing: Doing,
-) -> Result<OperationView, Trouble> {
-    on_parts(common, state, async |parts, by| match doing {
-        Doing::Preview => operations::look(parts, operation),
-        Doing::ForReal => operations::perform(parts.clone(), operation.clone(), by).await,
+    let path = format!("/v1/operations?preview={}", doing == Doing::Preview);
+    with_client(common, Depth::Policy, async |client| {
+        Ok(client.post(&path, operation).await?)
     })
     .await
 }
-
-/// Works on a state directory that nobody else uses, as whoever calls this program.
-pub(super) async fn on_parts<T>(
-    common: &Common,
-    state: &Path,
-    work: impl AsyncFnOnce(&Arc<Parts>, Principal) -> Result<T, StoreError>,
-) -> Result<T, Trouble> {
-    let config = stored::direct_config(common, state)?;
-    let by = config.principal.clone();
-    let done = Runtime::on_stored(config, async |parts, _| work(parts, by).await);
-    Ok(done.await?.map_err(told)?)
-}
-
-/// Has something done on a state directory that nobody else uses, on record, as whoever calls this program. What is refused, and
-/// what changed nothing, leaves no receipt.
-pub(super) async fn recorded_on<T>(
-    common: &Common,
-    state: &Path,
-    operation: &Operation,
-    work: impl AsyncFnOnce(&Arc<Parts>, &State) -> Result<Came<T>, Error>,
-) -> Result<(T, Option<String>), Trouble> {
-    State::existing(state)?;
-    let config = stored::direct_config(common, state)?;
-    let by = config.principal.clone();
-    let done = Runtime::on_stored(config, async |parts, state| {
-        let work = async {
-            match work(parts, state).await {
-                Ok((done, told)) => Ok((Ok(done), told)),
-                Err(Error::Store(error)) => Err(error),
-                // Refused before anything was begun.
-                Err(error) if error.exit() == Exit::Usage || matches!(error, Error::Policy(_)) => {
-                    Ok((Err(error), None))
-                }
-                // Some of it may have happened: the act stays, and the next start says that nobody knows.
-                Err(error) => Err(StoreError::Unavailable {
-                    reason: error.to_string(),
-                }),
-            }
-        };
-        record::recorded(parts, operation, &by, work).await
-    });
-    let (done, receipt_id) = done.await?.map_err(told)?;
-    Ok((done?, receipt_id.map(|id| id.to_string())))
-}
-
-/// What was done, and what its receipt tells; nothing if nothing changed.
-pub(super) type Came<T> = (T, Option<Map<String, Value>>);
 
 /// Names the receipt of what was done by [`perform`], which has said it already if nothing was.
 pub(super) fn name_receipt(done: &OperationView) {
@@ -229,18 +153,9 @@ pub(super) fn name_receipt(done: &OperationView) {
     }
 }
 
-/// Names the receipt of what was done.
 pub(super) fn tell_receipt(receipt_id: Option<&str>) {
     match receipt_id {
         Some(id) => complain(&format!("receipt {id}")),
         None => complain(&"there was nothing to change"),
     }
-}
-
-/// What was named cannot be used, or the store cannot.
-fn told(error: StoreError) -> Error {
-    if let StoreError::Invalid(why) = error {
-        return Error::Request(why);
-    }
-    Error::from(error)
 }

@@ -1,10 +1,13 @@
 //! How results are shown: a table for people, JSON for programs, JSON lines for streams.
 
+use std::io::{self, Write};
+use std::sync::OnceLock;
+
 use clap::ValueEnum;
 use serde_json::Value;
 
 use super::complain;
-use crate::error::Error;
+use crate::exit::Exit;
 use crate::tui::{shown, shown_text};
 
 /// How results are shown.
@@ -73,7 +76,6 @@ impl Printer {
         padded.collect::<Vec<_>>().join("  ")
     }
 
-    /// After the last result.
     pub(super) fn finish(self) {
         if self.form == Form::Json && self.many {
             if self.printed == 0 {
@@ -98,21 +100,50 @@ pub(super) fn for_programs(form: Form, value: &impl serde::Serialize) -> bool {
     true
 }
 
-/// Lines of data that must not be lost: `false` if nobody reads them any more, an error if they cannot be written.
-pub(super) fn lines(texts: impl Iterator<Item = String>) -> Result<bool, Error> {
-    use std::io::Write;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let write = || {
-        for text in texts {
-            writeln!(out, "{text}")?;
-        }
-        out.flush()
-    };
-    match write() {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Error::Request(format!("standard output: {error}"))),
+/// Standard output: every command writes through this. What cannot be written is noted, and the program ends with
+/// [`Exit::Output`]; a reader that has closed the pipe has seen enough, and that is no failure.
+pub(super) struct Stdout;
+
+static FAILED: OnceLock<String> = OnceLock::new();
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        note(io::stdout().write(bytes))
     }
+
+    fn flush(&mut self) -> io::Result<()> {
+        note(io::stdout().flush())
+    }
+}
+
+/// Notes a failure to write to standard output.
+pub(super) fn note<T>(done: io::Result<T>) -> io::Result<T> {
+    let harmless = [io::ErrorKind::BrokenPipe, io::ErrorKind::Interrupted];
+    if let Err(error) = &done
+        && !harmless.contains(&error.kind())
+    {
+        // The first one is told.
+        let _ = FAILED.set(error.to_string());
+    }
+    done
+}
+
+/// How the program ends after all output is written.
+pub(super) fn ended(exit: Exit) -> Exit {
+    // A failure is noted.
+    let _ = Stdout.flush();
+    let Some(why) = FAILED.get() else {
+        return exit;
+    };
+    complain(&format!("standard output cannot be written: {why}"));
+    Exit::Output
+}
+
+/// Lines of data: `false` if they cannot be written, or their reader is gone.
+pub(super) fn lines(texts: impl Iterator<Item = String>) -> bool {
+    let mut out = io::BufWriter::new(Stdout);
+    let mut texts = texts;
+    texts.try_for_each(|text| writeln!(out, "{text}")).is_ok() && out.flush().is_ok()
 }
 
 /// A line for people, or several: text from elsewhere in it commands no terminal.
@@ -120,10 +151,10 @@ pub(super) fn line(text: &str) {
     data(&shown_text(text));
 }
 
-/// A line for programs, as it is. Whoever has closed the other end has seen enough.
+/// A line for programs, as it is.
 pub(super) fn data(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    // A failure is noted.
+    let _ = writeln!(Stdout, "{text}");
 }
 
 #[cfg(test)]

@@ -6,27 +6,23 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use effectd_bus::Order;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ActionRequest, Clock, Mode, ReceiptId, SpaceId, SubjectId, SystemClock};
-use effectd_gateway::operations::policy_told;
+use effectd_contracts::{ActionRequest, Mode, ReceiptId, SpaceId, SubjectId};
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyView, RootChange};
 use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
 use effectd_policy::{Overlay, Policy, PolicyDir};
 use hyper::Method;
 use serde_json::json;
 
-use super::backend::{Trouble, ask_or};
-use super::listing::{Since, Source, Turn, Which, since};
-use super::operate::{Confirm, recorded_on, tell_receipt};
+use super::backend::{Trouble, is_alone, with_client};
+use super::listing::{Since, Turn, Which, page, since};
+use super::operate::{Confirm, tell_receipt};
 use super::output::{Form, for_programs, line};
-use super::{Common, complain, named, stored};
-use crate::client::{Client, percent_encoded};
-use crate::config::Config;
+use super::{Common, complain, named};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::judge;
-use crate::policy_store;
-use crate::runtime::registry;
-use crate::spaces::Roots;
+use crate::runtime::Depth;
 
 /// Check, explain, replay and change what may happen
 #[derive(Debug, clap::Args)]
@@ -144,7 +140,6 @@ struct Consent {
     confirm: Confirm,
 }
 
-/// A mode on the command line.
 #[derive(Debug, Clone, Copy)]
 struct ModeWord(Option<Mode>);
 
@@ -274,30 +269,14 @@ fn roots_told(policy: &PolicyView) -> Vec<String> {
     policy.roots.iter().map(told).collect()
 }
 
-/// Asks the daemon something about its policy.
-async fn ask(client: &mut Client, path: &str, body: Vec<u8>) -> Result<PolicyView, Trouble> {
-    let answer = client.call(Method::POST, path, body).await?;
-    answer.map_err(Trouble::Refused)
-}
-
 async fn check(common: &Common, form: Form) -> Result<Exit, Trouble> {
-    let policy = ask_or(
-        common,
-        async |client| {
-            let policy = ask(client, "/v1/policy/check", Vec::new()).await?;
-            if !policy.in_force {
-                complain(&"note: this is not in force yet; `effectd policy reload` puts it in force");
-            }
-            Ok(policy)
-        },
-        async |state| {
-            let (state, store) = stored::open(common, state)?;
-            let policy = policy_store::load(&state, &*store)?;
-            let roots = Roots::of(&state)?;
-            let found = roots.survey(&policy, &roots.pins());
-            Ok(judge::with_roots(judge::view(&policy, false), found))
-        },
-    );
+    let policy = with_client(common, Depth::Policy, async |client| {
+        let policy: PolicyView = client.call(Method::POST, "/v1/policy/check", "").await?;
+        if !policy.in_force {
+            complain(&"note: this is not in force yet; `effectd policy reload` puts it in force");
+        }
+        Ok(policy)
+    });
     let policy = policy.await?;
     for root in roots_told(&policy) {
         complain(&format!("note: {root}; `effectd policy reload` takes it over"));
@@ -306,101 +285,57 @@ async fn check(common: &Common, form: Form) -> Result<Exit, Trouble> {
 }
 
 async fn reload(common: &Common, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
-    let policy = ask_or(
-        common,
-        async |client| {
-            let files = ask(client, "/v1/policy/check", Vec::new()).await?;
-            let mut says = roots_told(&files);
-            if !files.in_force {
-                says.push(format!("policy: what the files say now -> {}", files.digest));
-            }
-            if says.is_empty() {
-                complain(&"there is nothing to change");
-                return Ok(Some(files));
-            }
-            if !confirm.given(&says) {
-                return Ok(None);
-            }
-            let policy = ask(client, "/v1/policy/reload", Vec::new()).await?;
-            tell_receipt(policy.receipt_id.as_deref());
-            Ok(Some(policy))
-        },
-        async |state| {
+    let policy = with_client(common, Depth::Policy, async |client| {
+        if is_alone(client) {
             complain(&"nothing runs that could take it over; the next start will");
-            let (state, store) = stored::open(common, state)?;
-            let policy = policy_store::load(&state, &*store)?;
-            let (roots, view) = (Roots::of(&state)?, judge::view(&policy, false));
-            let before = roots.pins();
-            let found = judge::with_roots(view, roots.survey(&policy, &before));
-            if found.roots.is_empty() {
-                return Ok(Some(found));
+        }
+        let files: PolicyView = client.call(Method::POST, "/v1/policy/check", "").await?;
+        let mut says = roots_told(&files);
+        if !files.in_force {
+            says.push(format!("policy: what the files say now -> {}", files.digest));
+        }
+        if says.is_empty() {
+            // Alone, that was said already.
+            if !is_alone(client) {
+                complain(&"there is nothing to change");
             }
-            if !confirm.given(&roots_told(&found)) {
-                return Ok(None);
-            }
-            roots.repin(&policy, &before)?;
-            Ok(Some(found))
-        },
-    );
+            return Ok(Some(files));
+        }
+        if !confirm.given(&says) {
+            return Ok(None);
+        }
+        let policy: PolicyView = client.call(Method::POST, "/v1/policy/reload", "").await?;
+        tell_receipt(policy.receipt_id.as_deref());
+        Ok(Some(policy))
+    });
     Ok(policy
         .await?
         .map_or(Exit::Usage, |policy| tell_policy(&policy, form)))
 }
 
-/// Says what a change would make of the policy, asks, and makes it.
+/// Says what a change would make of the policy, asks, and makes it. Nobody is kept from the state while a person thinks.
 async fn make(common: &Common, change: PolicyChange, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
-    // A change is plain data with text keys, for which serde_json has no failure.
-    let (body, operation) = (
-        serde_json::to_vec(&change).unwrap_or_default(),
-        change.operation(),
-    );
     let what = serde_json::to_value(&change).unwrap_or_default();
-    let agreed = |before: &str, after: &PolicyView| {
-        confirm.given(&[
+    let looked = with_client(common, Depth::Policy, async |client| {
+        let tried: PolicyView = client.post("/v1/policy/changes?preview=true", &change).await?;
+        let now: PolicyView = client.get("/v1/policy").await?;
+        Ok((tried, now.digest))
+    });
+    let (tried, now) = looked.await?;
+    let policy = if tried.in_force {
+        tried
+    } else {
+        let says = [
             format!("policy: {}", super::store::words(&what)),
-            format!("policy: {before} -> {}", after.digest),
-        ])
-    };
-    let policy = ask_or(
-        common,
-        async |client| {
-            let tried = ask(client, "/v1/policy/changes?preview=true", body.clone()).await?;
-            if tried.in_force {
-                return Ok(Some(tried));
-            }
-            let now = client.call(Method::GET, "/v1/policy", "").await?;
-            let now: PolicyView = now.map_err(Trouble::Refused)?;
-            if !agreed(&now.digest, &tried) {
-                return Ok(None);
-            }
-            ask(client, "/v1/policy/changes", body.clone()).await.map(Some)
-        },
-        async |path| {
-            let (before, tried) = {
-                let (state, store) = stored::open(common, path)?;
-                let before = policy_store::load(&state, &*store)?.digest().to_string();
-                let tried = policy_store::tried(&state, &*store, judge::change(change.clone()))?;
-                store.close().map_err(Error::from)?;
-                (before, judge::view(&tried, true))
-            };
-            if before == tried.digest {
-                return Ok(Some(tried));
-            }
-            if !agreed(&before, &tried) {
-                return Ok(None);
-            }
-            let done = recorded_on(common, path, &operation, async |parts, state| {
-                let policy = policy_store::change(state, &*parts.store, judge::change(change.clone()))?;
-                let view = judge::view(&policy, true);
-                let told = policy_told(&before, &view);
-                Ok((view, told))
-            });
-            let (view, receipt_id) = done.await?;
-            Ok(Some(PolicyView { receipt_id, ..view }))
-        },
-    );
-    let Some(policy) = policy.await? else {
-        return Ok(Exit::Usage);
+            format!("policy: {now} -> {}", tried.digest),
+        ];
+        if !confirm.given(&says) {
+            return Ok(Exit::Usage);
+        }
+        with_client(common, Depth::Policy, async |client| {
+            Ok(client.post("/v1/policy/changes", &change).await?)
+        })
+        .await?
     };
     tell_receipt(policy.receipt_id.as_deref());
     Ok(tell_policy(&policy, form))
@@ -422,22 +357,10 @@ async fn explain(common: &Common, what: &str, form: Form) -> Result<Exit, Troubl
 }
 
 async fn explain_request(common: &Common, path: &Path) -> Result<Explanation, Trouble> {
-    let (bytes, request) = read_request(path)?;
-    ask_or(
-        common,
-        async |client| {
-            let answer = client.call(Method::POST, "/v1/policy/explain", bytes).await?;
-            answer.map_err(Trouble::Refused)
-        },
-        async |state| {
-            let (state, store) = stored::open(common, state)?;
-            let policy = policy_store::load(&state, &*store)?;
-            let principal = Config::embedded(".")?.principal;
-            let now = (SystemClock.now(), &*store);
-            let explained = judge::request(&request, &registry()?, &policy, &principal, now);
-            explained.map_err(|failure| Error::Request(failure.message).into())
-        },
-    )
+    let request = read_request(path)?;
+    with_client(common, Depth::Policy, async |client| {
+        Ok(client.post("/v1/policy/explain", &request).await?)
+    })
     .await
 }
 
@@ -448,28 +371,19 @@ async fn explain_receipt(common: &Common, id: &str) -> Result<Explanation, Troub
         ))
     };
     let name = ReceiptId::new(id).map_err(|_| none())?;
-    ask_or(
-        common,
-        async |client| {
-            let receipt = named::of_daemon(client, &name).await?.ok_or_else(none)?;
-            let id = percent_encoded(receipt.receipt_id.as_str());
-            let path = format!("/v1/receipts/{id}/explanation");
-            match client.call(Method::GET, &path, Vec::new()).await? {
-                Err(problem) if problem.code == "receipt_unknown" => Err(none().into()),
-                answer => answer.map_err(Trouble::Refused),
-            }
-        },
-        async |state| {
-            let (state, store) = stored::open(common, state)?;
-            let found = named::of_store(&*store, &name)?.ok_or_else(none)?;
-            let policy = policy_store::load(&state, &*store)?;
-            judge::receipt(&found, &policy).map_err(|problem| Trouble::Refused(Box::new(problem)))
-        },
-    )
+    with_client(common, Depth::Policy, async |client| {
+        let receipt = named::find(client, &name).await?.ok_or_else(none)?;
+        let id = percent_encoded(receipt.receipt_id.as_str());
+        let path = format!("/v1/receipts/{id}/explanation");
+        match client.get(&path).await {
+            Err(ClientError::Refused(problem)) if problem.code == "receipt_unknown" => Err(none().into()),
+            answer => Ok(answer?),
+        }
+    })
     .await
 }
 
-fn read_request(path: &Path) -> Result<(Vec<u8>, ActionRequest), Error> {
+fn read_request(path: &Path) -> Result<ActionRequest, Error> {
     let unreadable = |why: String| Error::Request(format!("{} is no request: {why}", path.display()));
     let size = std::fs::metadata(path)
         .map_err(|error| unreadable(error.to_string()))?
@@ -480,8 +394,7 @@ fn read_request(path: &Path) -> Result<(Vec<u8>, ActionRequest), Error> {
         )));
     }
     let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-    let request = ActionRequest::parse(&bytes).map_err(|failure| unreadable(failure.message))?;
-    Ok((bytes, request))
+    ActionRequest::parse(&bytes).map_err(|failure| unreadable(failure.message))
 }
 
 /// Decisions judged between two questions for more.
@@ -498,15 +411,10 @@ async fn replay_all(
         since,
         ..Which::default()
     };
-    let summary = ask_or(
-        common,
-        async |client| history(Source::Daemon(client), &policy, &which, (limit, form)).await,
-        async |state| {
-            let (_, store) = stored::open(common, state)?;
-            history(Source::Direct(&*store), &policy, &which, (limit, form)).await
-        },
-    );
-    let summary = summary.await?;
+    let summary = with_client(common, Depth::Store, async |client| {
+        history(client, &policy, &which, (limit, form)).await
+    })
+    .await?;
     let ReplaySummary {
         total,
         same,
@@ -522,7 +430,7 @@ async fn replay_all(
 
 /// Judges the past page by page, so that a long history needs no more memory than a short one.
 async fn history(
-    mut source: Source<'_>,
+    client: &mut Client,
     policy: &Policy,
     which: &Which,
     (limit, form): (Option<u64>, Form),
@@ -535,7 +443,7 @@ async fn history(
             limit: PAGE,
             wait_ms: None,
         };
-        let page = source.page(which, turn).await?;
+        let page = page(client, which, turn).await?;
         let left = limit.map_or(u64::MAX, |limit| limit - all.total);
         let past = page
             .receipts

@@ -1,18 +1,16 @@
 //! `effectd preview`: what would come of a request, before anybody makes it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use effectd_actors::preview::{Preview as Shown, foresee};
+use effectd_actors::preview::Preview as Shown;
 use effectd_contracts::ActionRequest;
-use effectd_gateway::problem::Problem;
 use effectd_gateway::views::approvals::PreviewView;
-use hyper::Method;
 
-use super::backend::{Trouble, ask_or};
+use super::backend::{Trouble, with_client};
 use super::output::{Form, for_programs};
-use super::{Common, complain, prompt, run, stored};
+use super::{Common, complain, prompt, run};
 use crate::exit::Exit;
-use crate::runtime::Runtime;
+use crate::runtime::Depth;
 
 /// Tell what would come of a request: the policy's word, and what would change
 ///
@@ -52,26 +50,10 @@ impl Preview {
 }
 
 async fn ask(common: &Common, request: &ActionRequest) -> Result<PreviewView, Trouble> {
-    ask_or(
-        common,
-        async |client| {
-            // Plain data with text keys, for which serde_json has no failure.
-            let body = serde_json::to_vec(request).unwrap_or_default();
-            let answer = client.call(Method::POST, "/v1/preview", body).await?;
-            answer.map_err(Trouble::Refused)
-        },
-        async |state| here(common, state, request).await,
-    )
+    with_client(common, Depth::Sandbox, async |client| {
+        Ok(client.post("/v1/preview", request).await?)
+    })
     .await
-}
-
-/// Without a daemon: on the state itself, without starting anything.
-async fn here(common: &Common, state: &Path, request: &ActionRequest) -> Result<PreviewView, Trouble> {
-    let config = stored::direct_config(common, state)?;
-    let principal = config.principal.clone();
-    let told = Runtime::on_stored(config, async |parts, _| foresee(parts, request, &principal).await).await?;
-    let foresight = told.map_err(|failure| Trouble::Refused(Box::new(Problem::failed(&failure))))?;
-    Ok(PreviewView::of(request, foresight))
 }
 
 fn exit_of(view: &PreviewView) -> Exit {

@@ -14,22 +14,15 @@ const COLUMNS_MAX: usize = 1_024;
 /// As much of a digest as tells two of them apart.
 const DIGEST_CHARS: usize = 12;
 
-/// How a line is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
-    /// What it is all about.
     Head,
-    /// Something to know.
     Plain,
-    /// Something to be careful about.
     Warning,
-    /// A path that would change.
     Path,
     /// Where in a text.
     Place,
-    /// A line that would be new.
     Added,
-    /// A line that would be gone.
     Removed,
 }
 
@@ -58,14 +51,12 @@ impl Rows {
     }
 }
 
-/// Prints them.
 pub(super) fn print(rows: &[Row]) {
     for row in rows {
         line(&row.text);
     }
 }
 
-/// A question to a person.
 pub(super) fn of_approval(view: &ApprovalView) -> Vec<Row> {
     let mut rows = Rows::default();
     rows.add(
@@ -131,7 +122,6 @@ fn asked(rows: &mut Rows, prompt: &PromptView) {
     }
 }
 
-/// What would come of a request.
 pub(super) fn of_request(view: &PreviewView) -> Vec<Row> {
     let mut rows = Rows::default();
     let headline = match view.verdict.as_str() {

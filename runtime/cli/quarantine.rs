@@ -5,18 +5,16 @@
 //! aside are listed with them, and released by the same verb.
 
 use clap::Subcommand;
-use effectd_bus::StoreError;
 use effectd_contracts::Operation;
-use effectd_gateway::letters::{self, LetterList, LetterQuery, ReviewView};
+use effectd_gateway::letters::{LetterList, ReviewView};
 use effectd_gateway::views::artifacts::QuarantineView;
-use hyper::Method;
 
-use super::backend::Trouble;
+use super::backend::{Trouble, with_client};
 use super::operate::{self, Confirm};
 use super::output::{Form, Printer, for_programs, line};
-use super::stored::Keeper;
 use super::{Common, artifacts, complain};
 use crate::exit::Exit;
+use crate::runtime::Depth;
 use crate::tui::shown;
 
 const COLUMNS: [(&str, usize); 5] = [
@@ -33,7 +31,8 @@ const COLUMNS_MAX: usize = 512;
 ///
 /// What a safety check finds something in has no effect and is held here, sealed. Releasing sends it through every gate
 /// again, under the policy of then, and it ends in a receipt of its own; shredding destroys what it holds. Both ask first
-/// and leave a receipt that names you. Of one subject only so much is held (`effectd limits`); of more there is the receipt alone.
+/// and leave a receipt that names you. Of one subject only so much is held (`effectd config show control.quarantined`); of more there
+/// is the receipt alone.
 /// Artifacts that were taken aside, with `effectd artifacts quarantine` or by an audit, are listed, too; releasing one hands it out
 /// again. Through the daemon if one runs, otherwise on the store itself.
 #[derive(Debug, clap::Args)]
@@ -92,12 +91,10 @@ struct Which {
     which: Held,
 }
 
-/// Something that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Held {
     /// An action, as the dead letter of this number.
     Letter(u64),
-    /// An artifact of this id.
     Artifact(String),
 }
 
@@ -110,7 +107,6 @@ fn which(word: &str) -> Result<Held, String> {
     number.map_err(|_| "it is neither a number of the list nor an artifact's id".to_owned())
 }
 
-/// Length of an artifact's id.
 const ARTIFACT_CHARS: usize = 64;
 
 #[derive(Debug, clap::Args)]
@@ -132,10 +128,13 @@ impl Verb {
             Verb::List { output } => list(common, output.output).await,
             Verb::Show { which, output } => match &which.which {
                 Held::Letter(number) => {
-                    let mut keeper = Keeper::reach(common).await?;
-                    let exit = show(&mut keeper, *number, output.output).await?;
-                    keeper.close()?;
-                    Ok(exit)
+                    let found = find(common, *number).await?;
+                    if let Some(view) = &found
+                        && !for_programs(output.output, view)
+                    {
+                        tell(view);
+                    }
+                    Ok(if found.is_some() { Exit::Done } else { Exit::Failed })
                 }
                 Held::Artifact(id) => show_artifact(common, id, output.output).await,
             },
@@ -181,33 +180,26 @@ impl Verb {
 
 async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
     let mut printer = Printer::new(form, true, &COLUMNS);
-    let mut keeper = Keeper::reach(common).await?;
-    let mut from = Some(0);
-    while let Some(at) = from {
-        let query = LetterQuery {
-            from: at,
-            ..LetterQuery::default()
-        };
-        let page: LetterList = keeper
-            .ask(Method::GET, &format!("/v1/dlq?from={at}"), |store| {
-                letters::list(store, &query)
-            })
-            .await?;
-        for letter in page.letters.iter().filter(|letter| letter.is_quarantined()) {
-            let value = with_kind("action", letter);
-            let why = shown(letter.detail.as_deref().unwrap_or_default(), COLUMNS_MAX);
-            let cells = [
-                &letter.letter.to_string(),
-                &letter.time,
-                letter.tool_id.as_deref().unwrap_or_default(),
-                letter.action_id.as_deref().unwrap_or_default(),
-                &why,
-            ];
-            printer.row(&value, &cells);
+    with_client(common, Depth::Store, async |client| {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let page: LetterList = client.get(&format!("/v1/dlq?from={at}")).await?;
+            for letter in page.letters.iter().filter(|letter| letter.is_quarantined()) {
+                let why = shown(letter.detail.as_deref().unwrap_or_default(), COLUMNS_MAX);
+                let cells = [
+                    &letter.letter.to_string(),
+                    &letter.time,
+                    letter.tool_id.as_deref().unwrap_or_default(),
+                    letter.action_id.as_deref().unwrap_or_default(),
+                    &why,
+                ];
+                printer.row(&with_kind("action", letter), &cells);
+            }
+            from = page.next;
         }
-        from = page.next;
-    }
-    keeper.close()?;
+        Ok(())
+    })
+    .await?;
     for artifact in artifacts::quarantine::all(common).await? {
         let why = shown(artifact.reason.as_deref().unwrap_or_default(), COLUMNS_MAX);
         let by = shown(&format!("aside, by {}", artifact.by), COLUMNS_MAX);
@@ -254,34 +246,18 @@ async fn show_artifact(common: &Common, id: &str, form: Form) -> Result<Exit, Tr
 }
 
 /// One of them, if it is one.
-async fn find(keeper: &mut Keeper, number: u64) -> Result<Option<ReviewView>, Trouble> {
-    let unknown = StoreError::NotFound {
-        what: "the quarantined action",
-    };
-    let found = keeper
-        .ask(Method::GET, &format!("/v1/quarantine/{number}"), |store| {
-            letters::review(store, number)?.ok_or(unknown)
-        })
-        .await;
-    match found {
-        Err(trouble) if super::dlq::is_unknown(&trouble) => {
-            complain(&format!(
-                "nothing of number {number} is quarantined; `effectd quarantine list` tells what is"
-            ));
-            Ok(None)
-        }
-        found => found.map(Some),
+async fn find(common: &Common, number: u64) -> Result<Option<ReviewView>, Trouble> {
+    let path = format!("/v1/quarantine/{number}");
+    let found = with_client(common, Depth::Store, async |client| {
+        super::dlq::known(client.get(&path).await)
+    })
+    .await?;
+    if found.is_none() {
+        complain(&format!(
+            "nothing of number {number} is quarantined; `effectd quarantine list` tells what is"
+        ));
     }
-}
-
-async fn show(keeper: &mut Keeper, number: u64, form: Form) -> Result<Exit, Trouble> {
-    let Some(view) = find(keeper, number).await? else {
-        return Ok(Exit::Failed);
-    };
-    if !for_programs(form, &view) {
-        tell(&view);
-    }
-    Ok(Exit::Done)
+    Ok(found)
 }
 
 fn tell(view: &ReviewView) {
@@ -315,10 +291,7 @@ async fn rid(
     confirm: Confirm,
     form: Form,
 ) -> Result<Exit, Trouble> {
-    let mut keeper = Keeper::reach(common).await?;
-    let found = find(&mut keeper, number).await?;
-    keeper.close()?;
-    if found.is_none() {
+    if find(common, number).await?.is_none() {
         return Ok(Exit::Failed);
     }
     operate::main(common, operation, confirm, form).await

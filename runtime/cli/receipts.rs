@@ -13,15 +13,15 @@ use std::collections::VecDeque;
 use clap::Subcommand;
 use effectd_bus::Order;
 use effectd_contracts::{AmendmentEntry, Receipt, ReceiptId};
-use hyper::Method;
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
 
-use super::backend::{Trouble, ask_or};
-use super::listing::{Source, Turn, Which};
+use super::backend::{Trouble, is_alone, with_client};
+use super::listing::{Turn, Which, page};
 use super::output::{Form, Printer, line};
-use super::{Common, named, show, stored};
-use crate::client::{Client, ClientError, percent_encoded};
+use super::{Common, named, show};
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Look at receipts
 #[derive(Debug, clap::Args)]
@@ -118,25 +118,17 @@ impl ReceiptsCommand {
 
 impl List {
     async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        ask_or(
-            common,
-            async |client| {
-                if self.watch {
-                    self.watch(client).await
-                } else {
-                    self.list(Source::Daemon(client)).await
-                }
-            },
-            async |state| {
-                if self.watch {
-                    let why =
-                        "--watch needs a daemon: without one nothing new is made; `effectd serve` starts one";
-                    return Err(Error::Request(why.to_owned()).into());
-                }
-                let (_, store) = stored::open(common, state)?;
-                self.list(Source::Direct(&*store)).await
-            },
-        )
+        with_client(common, Depth::Store, async |client| {
+            if !self.watch {
+                self.list(client).await
+            } else if is_alone(client) {
+                let why =
+                    "--watch needs a daemon: without one nothing new is made; `effectd serve` starts one";
+                Err(Error::Request(why.to_owned()).into())
+            } else {
+                self.watch(client).await
+            }
+        })
         .await
     }
 
@@ -144,7 +136,7 @@ impl List {
         Printer::new(self.output, true, &COLUMNS)
     }
 
-    async fn list(&self, mut source: Source<'_>) -> Result<Exit, Trouble> {
+    async fn list(&self, client: &mut Client) -> Result<Exit, Trouble> {
         let mut printer = self.printer();
         let (mut after, mut left) = (None, self.limit);
         while left > 0 {
@@ -154,7 +146,7 @@ impl List {
                 limit: usize::try_from(left.min(PAGE)).unwrap_or(1),
                 wait_ms: None,
             };
-            let page = source.page(&self.which, turn).await?;
+            let page = page(client, &self.which, turn).await?;
             left = left.saturating_sub(page.receipts.len() as u64);
             page.receipts
                 .iter()
@@ -177,7 +169,7 @@ impl List {
             limit: usize::try_from(self.limit.clamp(1, PAGE)).unwrap_or(1),
             wait_ms: None,
         };
-        let first = Source::Daemon(client).page(&self.which, turn).await?;
+        let first = page(client, &self.which, turn).await?;
         let last: VecDeque<_> = first.receipts.iter().take(self.limit as usize).collect();
         last.iter().rev().for_each(|receipt| row(&mut printer, receipt));
         turn = Turn {
@@ -187,7 +179,7 @@ impl List {
             wait_ms: Some(WATCH_STEP_MS),
         };
         loop {
-            let page = match Source::Daemon(client).page(&self.which, turn).await {
+            let page = match page(client, &self.which, turn).await {
                 // The daemon is restarted: nothing is missed by asking it again where we were.
                 Err(Trouble::Client(error @ (ClientError::NoDaemon(_) | ClientError::Broken(_)))) => {
                     super::complain(&format!("{error}; waiting for it to come back"));
@@ -230,24 +222,11 @@ fn row(printer: &mut Printer, receipt: &Receipt) {
 
 impl Show {
     async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let none = || named::unknown(&self.receipt);
-        let (receipt, amended) = ask_or(
-            common,
-            async |client| {
-                let receipt = named::of_daemon(client, &self.receipt).await?;
-                let receipt = receipt.ok_or_else(none)?;
-                let id = percent_encoded(receipt.receipt_id.as_str());
-                let path = format!("/v1/receipts/{id}/amendments");
-                let amended: Result<Vec<AmendmentEntry>, _> = client.call(Method::GET, &path, "").await?;
-                Ok((receipt, amended.map_err(Trouble::Refused)?))
-            },
-            async |state| {
-                let (_, store) = stored::open(common, state)?;
-                let receipt = named::of_store(&*store, &self.receipt)?.ok_or_else(none)?;
-                let amended = effectd_actors::log::amendments(&*store, &receipt.receipt_id);
-                Ok((receipt, amended.map_err(Error::from)?))
-            },
-        )
+        let (receipt, amended) = with_client(common, Depth::Store, async |client| {
+            let receipt = named::receipt(client, &self.receipt).await?;
+            let amended = amendments(client, &receipt.receipt_id).await?;
+            Ok((receipt, amended))
+        })
         .await?;
         if self.output == Form::Table {
             line(show::receipt(&receipt, false).trim_end());
@@ -261,4 +240,10 @@ impl Show {
         }
         Ok(Exit::Done)
     }
+}
+
+/// What became known later about a receipt.
+async fn amendments(client: &mut Client, receipt: &ReceiptId) -> Result<Vec<AmendmentEntry>, Trouble> {
+    let path = format!("/v1/receipts/{}/amendments", percent_encoded(receipt.as_str()));
+    Ok(client.get(&path).await?)
 }

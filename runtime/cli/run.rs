@@ -1,21 +1,24 @@
 //! `effectd run`: carry out one request, here and now, and show its receipt.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use effectd_actors::Answer;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ActionRequest, Outcome};
-use effectd_gateway::views::HeldView;
+use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
+use effectd_gateway::client::{Client, ClientError, Told};
+use effectd_gateway::problem::Problem;
 
-use super::backend::by_daemon;
+use super::backend::{Session, Trouble, WAIT_MAX, patiently};
 use super::output::{Form, for_programs, line};
+use super::told::explain;
 use super::{Common, complain, context, show};
 use crate::config::{Config, state_dir};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime::Runtime;
+use crate::runtime::{Depth, Runtime};
 use crate::signals::Signals;
 
 /// Carry out one request and show its receipt
@@ -39,6 +42,9 @@ pub(super) struct Run {
     pub(super) trace: bool,
 }
 
+/// How long a daemon that is overloaded or about to come back is asked again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 impl Run {
     pub(super) fn main(self, common: &Common) -> Exit {
         let request = match self.read() {
@@ -48,97 +54,122 @@ impl Run {
                 return Exit::Usage;
             }
         };
-        let outcome = match crate::threads() {
-            Ok(runtime) => runtime.block_on(self.carry_out(common, request)),
-            Err(error) => Err(Error::Internal(format!("no threads can be started: {error}"))),
-        };
-        match outcome {
-            Ok(answer) => self.tell(&answer),
-            Err(error) => {
-                complain(&error);
-                error.exit()
-            }
-        }
+        super::block_on(async {
+            let told = self.carry_out(common, &request).await?;
+            Ok(self.tell(&told))
+        })
     }
 
     fn read(&self) -> Result<ActionRequest, String> {
         read(&self.request)
     }
 
-    async fn carry_out(&self, common: &Common, request: ActionRequest) -> Result<Answer, Error> {
+    /// Has it carried out by the daemon that has the state, or here.
+    async fn carry_out(&self, common: &Common, request: &ActionRequest) -> Result<Told, Trouble> {
         let state = state_dir(common.state.clone());
-        // A daemon that has the state has it for itself; it carries the request out the same way.
-        if let Some(answer) = by_daemon(common, &state, &request).await {
-            return Ok(answer);
+        let settings = common.settings(Some(&state));
+        let settings = settings.map_err(|error| Error::Request(error.to_string()))?;
+        let mut client = Client::new(settings.socket(&state));
+        match client.connect().await {
+            Err(ClientError::NoDaemon(_)) => {}
+            Ok(()) => {
+                let told = patiently(&mut client, request, Some(WAIT_MAX), PATIENCE).await;
+                return Ok(told.unwrap_or_else(|error| unreachable(&error)));
+            }
+            Err(error) => return Ok(unreachable(&error)),
         }
         let mut config = Config::embedded(&state)?;
-        let settings = common.settings(Some(&state));
-        settings
-            .map_err(|error| Error::Request(error.to_string()))?
-            .apply(&mut config);
-        config.interactive = std::io::stdin().is_terminal();
+        settings.apply(&mut config);
         let signals = Signals::listen()?;
-        let runtime = Runtime::start(config).await?;
-        if runtime.state().seeded() {
-            let policy = runtime.state().policy_dir();
-            let note = format!(
+        let mut session = Session::inside(config, &settings, Depth::Pipeline).await?;
+        let runtime = session.runtime();
+        let seeded = runtime.as_ref().map(|runtime| runtime.state());
+        if let Some(state) = seeded.filter(|state| state.seeded()) {
+            complain(&format!(
                 "first use: a demo policy is in {}; it permits the example and little else",
-                policy.display()
-            );
-            complain(&note);
+                state.policy_dir().display()
+            ));
         }
-        let answer = obey(&runtime, request, signals).await;
-        let broken = runtime.broken();
-        runtime.stop().await;
-        match (answer, broken) {
-            (Answer::Refused(_), Some(reason)) => Err(Error::Broken(reason)),
-            (answer, _) => Ok(answer),
+        let told = obey(runtime.as_deref(), &mut session.client, request, signals).await;
+        let broken = runtime.as_ref().and_then(|runtime| runtime.broken());
+        drop(runtime);
+        session.close().await?;
+        match (told?, broken) {
+            (Told::Problem(problem), Some(reason)) if problem.receipt.is_none() => {
+                Err(Error::Broken(reason).into())
+            }
+            (told, _) => Ok(told),
         }
     }
 
-    fn tell(&self, answer: &Answer) -> Exit {
-        match answer {
-            Answer::Done(done) => {
-                if !for_programs(self.output, &*done.receipt) {
-                    line(show::receipt(&done.receipt, done.before).trim_end());
-                } else if done.before && done.receipt.outcome == Outcome::Executed {
-                    complain(&"already done before; this is the receipt of that time");
-                }
+    fn tell(&self, told: &Told) -> Exit {
+        let (receipt, before) = match told {
+            Told::View(view) => (view.receipt.as_deref(), view.already_done),
+            Told::Problem(problem) => (problem.receipt.as_deref(), false),
+        };
+        if let Some(receipt) = receipt {
+            if !for_programs(self.output, receipt) {
+                line(show::receipt(receipt, before).trim_end());
+            } else if before && receipt.outcome == Outcome::Executed {
+                complain(&"already done before; this is the receipt of that time");
             }
-            Answer::Held(held) => {
-                for_programs(self.output, &serde_json::json!({ "held": HeldView::from(held) }));
-                complain(&held_words(held));
-            }
-            Answer::Refused(failure) => {
-                for_programs(self.output, &serde_json::json!({ "refused": failure }));
-                complain(failure);
-            }
+            return match receipt.error.as_ref().map(|failure| failure.code) {
+                Some(Code::SandboxUnavailable) => Exit::Unavailable,
+                Some(_) | None => Exit::of(receipt.outcome),
+            };
         }
-        Exit::of_answer(answer)
+        let problem = match told {
+            Told::View(view) => match &view.approval {
+                Some(held) => {
+                    for_programs(self.output, &serde_json::json!({ "held": held }));
+                    explain(told);
+                    return Exit::Held;
+                }
+                None => &Problem::failed(&Failure::new(
+                    Code::Overloaded,
+                    Phase::Accept,
+                    "it has not ended yet",
+                )),
+            },
+            Told::Problem(problem) => problem,
+        };
+        let code = problem.code.parse().unwrap_or(Code::Internal);
+        let phase = problem.phase.unwrap_or(Phase::Accept);
+        let mut failure = Failure::new(code, phase, problem.detail.clone());
+        failure.retryable = problem.retryable;
+        failure.gate = problem.gate;
+        failure.retry_after_ms = problem.retry_after_ms;
+        for_programs(self.output, &serde_json::json!({ "refused": failure }));
+        complain(&failure);
+        Exit::of_answer(&Answer::Refused(failure))
     }
 }
 
-/// What to do about an action that waits for a person.
-fn held_words(held: &effectd_actors::Held) -> String {
-    let id = &held.approval_id;
-    format!(
-        "a person must decide until {} ({}): `effectd approvals show {id}`",
-        held.expires_at,
-        held.reasons.join("; ")
-    )
+fn unreachable(error: &ClientError) -> Told {
+    let failure = Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string());
+    Told::Problem(Problem::failed(&failure))
 }
 
 /// Carries out the request, unless a signal says to stop: then it may finish within its grace, and a second signal takes
 /// even that. What is not finished is on the bus, and the next start goes on with it.
-async fn obey(runtime: &Runtime, request: ActionRequest, mut signals: Signals) -> Answer {
-    let mut answer = std::pin::pin!(runtime.exec(request));
+async fn obey(
+    runtime: Option<&Runtime>,
+    client: &mut Client,
+    request: &ActionRequest,
+    mut signals: Signals,
+) -> Result<Told, ClientError> {
+    let mut told = std::pin::pin!(patiently(client, request, Some(WAIT_MAX), Duration::ZERO));
     tokio::select! {
         biased;
-        answer = &mut answer => return answer,
+        told = &mut told => return told,
         () = signals.stop() => complain(&"stopping once this action has ended; a second signal stops at once"),
     }
-    let (_, answer) = tokio::join!(runtime.wind_down(signals.stop()), answer);
-    answer
+    let stopped = async {
+        if let Some(runtime) = runtime {
+            runtime.wind_down(signals.stop()).await;
+        }
+    };
+    tokio::join!(stopped, told).1
 }
 
 /// A request, from a file or, with `-`, from standard input.

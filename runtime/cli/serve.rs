@@ -20,7 +20,6 @@ use crate::telemetry::LogDial;
     effectd serve --state .effectd --socket .effectd/run/planners.sock --set gateway.socket_mode=0660")]
 pub(super) struct Serve {}
 
-/// Where the daemon keeps everything.
 pub(super) fn state(common: &Common) -> PathBuf {
     let variable = || {
         std::env::var_os(STATE_VARIABLE)

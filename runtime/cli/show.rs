@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 
 use crate::tui::shown;
 
-/// The receipt in a few lines.
 pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
     let mut text = String::new();
     let headline = match (receipt.outcome, before) {

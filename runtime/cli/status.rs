@@ -3,11 +3,11 @@
 use effectd_contracts::ActionId;
 
 use super::Common;
-use super::backend::ask_or;
+use super::backend::with_client;
 use super::output::Form;
-use super::stored::stored;
 use super::told::show_one;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Tell how an action stands
 ///
@@ -30,11 +30,9 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
-            let told = ask_or(
-                common,
-                async |client| Ok(client.status(&self.action).await?),
-                async |state| stored(common, state, &self.action).await,
-            );
+            let told = with_client(common, Depth::Store, async |client| {
+                Ok(client.status(&self.action).await?)
+            });
             Ok(show_one(&told.await?, self.output))
         })
     }

@@ -3,33 +3,31 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use effectd_actors::retention;
-use effectd_bus::embedded::EmbeddedConfig;
-use effectd_bus::embedded::rescue::{self, Checked, Rebuilt};
+use effectd_bus::embedded::rescue::{self, Checked, Migrated, Rebuilt};
 use effectd_bus::embedded::salvage::{Salvaged, salvage};
+use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
 use effectd_bus::{Blobs, BlobsChecked, StoreError};
 use effectd_contracts::SystemClock;
-use effectd_gateway::operations;
-use effectd_gateway::upkeep::{self, RetainedView, StoreView};
+use effectd_gateway::upkeep::{RetainedView, StoreView};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::backend::{Trouble, ask_or, client_state};
-use super::operate::{Confirm, on_parts};
+use super::backend::{Trouble, client_state, with_client};
+use super::operate::Confirm;
 use super::output::{Form, Printer};
-use super::stored::Keeper;
 use super::{Common, complain};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::keys;
+use crate::runtime::Depth;
 use crate::state::State;
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
 
 /// Check the store, make its index anew, save what a damaged one still has, count what is in it
 ///
-/// `stats`, `export`, `retain` and `erase` go through the daemon if one runs. `check`, `rebuild` and `salvage` need the store for
-/// themselves: while a daemon runs on it, they say so and exit with 75.
+/// `stats`, `export`, `retain` and `erase` go through the daemon if one runs. `check`, `rebuild`, `salvage` and `migrate` need the store
+/// for themselves: while a daemon runs on it, they say so and exit with 75.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
 pub(super) struct StoreCommand {
@@ -63,6 +61,19 @@ enum Command {
         /// A directory that is not there yet
         #[arg(value_name = "DIR")]
         into: PathBuf,
+        /// How the answer is shown
+        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
+        output: Form,
+    },
+    /// Write the journal into another engine: plain files, or a sled database
+    ///
+    /// The new one is written beside the old one, compared with it block by block, and put in its place in one step: whatever ends
+    /// the command, one of the two is there and whole. Needs room on disk for both.
+    #[command(after_help = "Example:\n  effectd store migrate --journal sled")]
+    Migrate {
+        /// What carries the journal from then on
+        #[arg(long, value_name = "KIND", value_parser = ["files", "sled"])]
+        journal: String,
         /// How the answer is shown
         #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
         output: Form,
@@ -118,6 +129,7 @@ impl StoreCommand {
         let outcome = match &self.command {
             Command::Check { output } => check(common, *output),
             Command::Rebuild { output } => rebuild(common, *output),
+            Command::Migrate { journal, output } => migrate(common, journal, *output),
             Command::Salvage { into, output } => save(common, into, *output),
             Command::Export { topic, from } => {
                 return super::block_on(super::bus::export(common, topic, *from));
@@ -235,6 +247,16 @@ fn rebuild(common: &Common, form: Form) -> Result<Exit, Error> {
     Ok(Exit::Done)
 }
 
+fn migrate(common: &Common, journal: &str, form: Form) -> Result<Exit, Error> {
+    let to = JournalKind::named(journal).unwrap_or_default();
+    let Migrated { blocks, changed } = rescue::migrate(&config(common)?, to)?;
+    show(
+        &json!({ "journal": journal, "blocks": blocks, "changed": changed }),
+        form,
+    );
+    Ok(Exit::Done)
+}
+
 fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Error> {
     let Salvaged {
         opened,
@@ -264,9 +286,10 @@ fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Err
 }
 
 async fn stats(common: &Common, form: Form) -> Result<Exit, Trouble> {
-    let mut keeper = Keeper::reach(common).await?;
-    let told: StoreView = keeper.ask(Method::GET, "/v1/store", upkeep::stats).await?;
-    keeper.close()?;
+    let told: StoreView = with_client(common, Depth::Store, async |client| {
+        Ok(client.get("/v1/store").await?)
+    })
+    .await?;
     let mut value = serde_json::to_value(&told).unwrap_or_default();
     // Whoever may look into the state directory sees what it takes on disk.
     let state = client_state(common);
@@ -303,24 +326,10 @@ async fn retain(common: &Common, dry_run: bool, confirm: Confirm, form: Form) ->
 async fn turns(common: &Common, dry_run: bool) -> Result<Option<RetainedView>, Trouble> {
     let mut all: Option<RetainedView> = None;
     loop {
-        let told: RetainedView = ask_or(
-            common,
-            async |client| {
-                let path = format!("/v1/store/retain?preview={dry_run}");
-                let told = client.call(Method::POST, &path, "").await?;
-                told.map_err(Trouble::Refused)
-            },
-            async |state| {
-                on_parts(common, state, async |parts, by| {
-                    if dry_run {
-                        retention::preview(parts).map(RetainedView::would)
-                    } else {
-                        operations::retain(parts.clone(), by).await
-                    }
-                })
-                .await
-            },
-        )
+        let path = format!("/v1/store/retain?preview={dry_run}");
+        let told: RetainedView = with_client(common, Depth::Policy, async |client| {
+            Ok(client.call(Method::POST, &path, "").await?)
+        })
         .await?;
         let more = told.more;
         all = Some(match all {

@@ -5,19 +5,20 @@ use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use effectd_contracts::ActionRequest;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use effectd_contracts::{ActionRequest, Code};
+use effectd_gateway::client::{Client, Told};
 use effectd_gateway::problem::Problem;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::backend::{Backend, Hand, Trouble};
+use super::backend::{Session, Trouble, client_state, is_alone, patiently, socket, wait_on};
 use super::output::{Form, Printer};
 use super::told::{COLUMNS, cells, exit_of, explain, value};
 use super::{Common, complain, context, show};
-use crate::client::Told;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Hand decisions over to the daemon
 ///
@@ -55,22 +56,26 @@ pub(super) struct Submit {
 
 /// One decision to hand over, or why it is none.
 type Item = Result<Box<ActionRequest>, Box<Problem>>;
-/// How often progress is told to a person.
+/// The pause before this process is asked again whether it has room.
+const ROOM_PAUSE: Duration = Duration::from_millis(100);
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 impl Submit {
     pub(super) fn main(self, common: &Common) -> Exit {
         let work = async {
-            let patience = self.patience.map(Duration::from_secs);
-            let backend = Backend::reach(common, patience).await?;
-            let exit = self.all(&backend).await;
-            backend.close().await;
+            let session = match self.patience {
+                None => Session::reach(common, Depth::Pipeline).await?,
+                // Who waits for a daemon never works without one.
+                Some(_) => Session::of_daemon(Client::new(socket(common, &client_state(common))?)),
+            };
+            let exit = self.all(&session.client).await;
+            session.close().await?;
             exit
         };
         super::block_on(work)
     }
 
-    async fn all(&self, backend: &Backend) -> Result<Exit, Trouble> {
+    async fn all(&self, client: &Client) -> Result<Exit, Trouble> {
         let (give, items) = mpsc::channel::<Item>(usize::from(self.in_flight));
         let (files, jsonl) = (self.files.clone(), self.jsonl);
         // Reading blocks, and standard input may never end.
@@ -83,7 +88,7 @@ impl Submit {
         let hands = if single { 1 } else { self.in_flight };
         for _ in 0..hands {
             let work = Worker {
-                hand: backend.hand(),
+                client: client.another(),
                 wait: self.wait.then_some(Duration::from_secs(self.timeout)),
                 patience: Duration::from_secs(self.patience.unwrap_or(0)),
             };
@@ -134,7 +139,7 @@ impl Submit {
 }
 
 struct Worker {
-    hand: Hand,
+    client: Client,
     wait: Option<Duration>,
     patience: Duration,
 }
@@ -143,9 +148,14 @@ type Items = std::sync::Arc<tokio::sync::Mutex<mpsc::Receiver<Item>>>;
 
 impl Worker {
     async fn hand_over(&mut self, request: &ActionRequest) -> Result<Told, Trouble> {
-        let told = self.hand.submit(request, self.wait, self.patience).await?;
+        let mut told = patiently(&mut self.client, request, self.wait, self.patience).await?;
+        // What is accepted is carried out by this process, and then there is room again. No other refusal ends by waiting here.
+        while is_alone(&self.client) && is_overloaded(&told) {
+            tokio::time::sleep(ROOM_PAUSE).await;
+            told = patiently(&mut self.client, request, self.wait, self.patience).await?;
+        }
         match self.wait {
-            Some(wait) => self.hand.wait_on(told, wait).await,
+            Some(wait) => wait_on(&mut self.client, told, wait).await,
             None => Ok(told),
         }
     }
@@ -165,7 +175,13 @@ impl Worker {
     }
 }
 
-/// What has happened so far, for people.
+fn is_overloaded(told: &Told) -> bool {
+    match told {
+        Told::Problem(problem) => problem.code == Code::Overloaded.as_str() && problem.receipt.is_none(),
+        Told::View(_) => false,
+    }
+}
+
 struct Tally {
     begun: Instant,
     accepted: u64,
@@ -291,8 +307,7 @@ fn unreadable(file: &Path, error: &std::io::Error) -> Box<Problem> {
     } else {
         format!("{} cannot be read: {error}", file.display())
     };
-    let code = effectd_contracts::Code::Malformed;
-    let failure = effectd_contracts::Failure::new(code, effectd_contracts::Phase::Accept, message);
+    let failure = effectd_contracts::Failure::new(Code::Malformed, effectd_contracts::Phase::Accept, message);
     let mut problem = Problem::failed(&failure);
     // What to change about a request is no help where there is none.
     problem.change = None;

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use effectd_contracts::{Clock, SystemClock};
+use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::letters::CauseView;
 use effectd_gateway::replay::GroupView;
 use effectd_gateway::upkeep::StoreView;
@@ -17,15 +18,13 @@ use effectd_gateway::views::{BreakerView, Health, PolicyView};
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::backend::{Trouble, client_state, socket};
 use super::output::data;
 use super::{Common, complain};
-use crate::client::{Client, percent_encoded};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::settings::bounds;
+use crate::settings::Settings;
 
 /// Write what somebody who helps you needs to know, without anything that is anybody's
 ///
@@ -39,7 +38,6 @@ pub(super) struct SupportBundle {
     into: PathBuf,
 }
 
-/// All that is told.
 #[derive(Debug, Serialize)]
 struct Bundle {
     bundle: u32,
@@ -47,8 +45,8 @@ struct Bundle {
     made_at: String,
     kernel: String,
     machine: &'static str,
-    /// Bounds that are not at their defaults.
-    bounds: BTreeMap<&'static str, u64>,
+    /// Amounts that are not at their defaults.
+    bounds: BTreeMap<&'static str, String>,
     /// Why there is no more: no daemon answered, or it refused.
     daemon: &'static str,
     #[serde(flatten)]
@@ -135,10 +133,14 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
         .map_err(|error| Error::Request(format!("{}: {error}", path.display())))
 }
 
+fn amounts(settings: &Settings) -> BTreeMap<&'static str, String> {
+    let amounts = settings.all().filter(|(key, ..)| key.is_amount());
+    let set = amounts.filter(|(key, value, _)| *value != key.default());
+    set.map(|(key, value, _)| (key.name, value)).collect()
+}
+
 async fn gather(common: &Common) -> Result<Bundle, Trouble> {
     let state = client_state(common);
-    // So that bounds are what they are set to here.
-    let _ = common.settings(Some(&state));
     let mut client = Client::new(socket(common, &state)?);
     let (daemon, running) = match running(&mut client).await {
         Ok(running) => ("answers", Some(running)),
@@ -152,31 +154,24 @@ async fn gather(common: &Common) -> Result<Bundle, Trouble> {
         made_at: SystemClock.now().to_string(),
         kernel: kernel.trim().to_owned(),
         machine: std::env::consts::ARCH,
-        bounds: bounds()
-            .filter(|bound| bound.value() != bound.default())
-            .map(|bound| (bound.key(), bound.value()))
-            .collect(),
+        bounds: common
+            .settings(Some(&state))
+            .map_or_else(|_| BTreeMap::new(), |set| amounts(&set)),
         daemon,
         running,
     })
 }
 
-async fn get<T: DeserializeOwned>(client: &mut Client, path: &str) -> Result<T, Trouble> {
-    client
-        .call(Method::GET, path, "")
-        .await?
-        .map_err(Trouble::Refused)
-}
-
 async fn running(client: &mut Client) -> Result<Running, Trouble> {
-    let health: Health = get(client, "/healthz").await?;
+    let health: Health = client.get("/healthz").await?;
     let (ready, _) = client.ask(Method::GET, "/readyz", Bytes::new()).await?;
-    let policy: PolicyView = get(client, "/v1/policy").await?;
-    let tools: Vec<serde_json::Value> = get(client, "/v1/tools").await?;
+    let policy: PolicyView = client.get("/v1/policy").await?;
+    let tools: Vec<serde_json::Value> = client.get("/v1/tools").await?;
     let is_tool = |key: &str| tools.iter().any(|tool| tool["tool_id"] == key);
-    let breakers: Vec<BreakerView> = get(client, "/v1/breakers").await?;
-    let causes: Vec<CauseView> = get(client, "/v1/dlq/causes").await?;
-    let questions_open = questions(client).await?;
+    let breakers: Vec<BreakerView> = client.get("/v1/breakers").await?;
+    let causes: Vec<CauseView> = client.get("/v1/dlq/causes").await?;
+    let split = |page: ApprovalList| (page.approvals, page.next);
+    let questions_open = client.pages("/v1/approvals", split).await?.len();
     let (_, metrics) = client.ask(Method::GET, "/metrics", Bytes::new()).await?;
     Ok(Running {
         ready: ready == 200,
@@ -215,25 +210,12 @@ async fn running(client: &mut Client) -> Result<Running, Trouble> {
     })
 }
 
-/// How many questions wait for a person.
-async fn questions(client: &mut Client) -> Result<usize, Trouble> {
-    let (mut path, mut count) = ("/v1/approvals".to_owned(), 0);
-    loop {
-        let page: ApprovalList = get(client, &path).await?;
-        count += page.approvals.len();
-        match page.next {
-            Some(next) => path = format!("/v1/approvals?after={}", percent_encoded(&next)),
-            None => return Ok(count),
-        }
-    }
-}
-
 async fn store(client: &mut Client) -> Result<Store, Trouble> {
-    let view: StoreView = get(client, "/v1/store").await?;
+    let view: StoreView = client.get("/v1/store").await?;
     let (mut events, mut groups_behind) = (BTreeMap::new(), Vec::new());
     for (topic, end) in &view.events {
         let path = format!("/v1/store/topics/{}/groups", percent_encoded(topic));
-        let groups: Vec<GroupView> = get(client, &path).await?;
+        let groups: Vec<GroupView> = client.get(&path).await?;
         groups_behind.extend(groups.iter().map(|group| group.behind));
         let name = if TOPICS.contains(&topic.as_str()) {
             topic

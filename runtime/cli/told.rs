@@ -1,14 +1,13 @@
 //! What the daemon told, for scripts and for people.
 
 use effectd_contracts::{Code, Outcome};
+use effectd_gateway::client::Told;
 use effectd_gateway::problem::Problem;
 use effectd_gateway::views::State as Standing;
 
 use super::{complain, output, show};
-use crate::client::Told;
 use crate::exit::Exit;
 
-/// What an answer means for scripts.
 pub(super) fn exit_of(told: &Told) -> Exit {
     match told {
         Told::View(view) => view.outcome.map_or(Exit::Done, Exit::of),
@@ -16,7 +15,6 @@ pub(super) fn exit_of(told: &Told) -> Exit {
     }
 }
 
-/// What a problem means for scripts.
 pub(super) fn exit_of_problem(problem: &Problem) -> Exit {
     let receipt = problem.receipt.as_ref();
     if let Some(receipt) = receipt.filter(|_| problem.code != "already_finished") {
@@ -35,11 +33,9 @@ pub(super) fn exit_of_problem(problem: &Problem) -> Exit {
     }
 }
 
-/// What stands in the columns of a table.
 pub(super) const COLUMNS: [(&str, usize); 4] =
     [("STATE", 9), ("OUTCOME", 17), ("ACTION", 36), ("RECEIPT", 36)];
 
-/// An answer in those columns.
 pub(super) fn cells(told: &Told) -> [String; 4] {
     let word = |outcome: &Outcome| {
         let value = serde_json::to_value(outcome).unwrap_or_default();
@@ -80,7 +76,6 @@ pub(super) fn cells(told: &Told) -> [String; 4] {
     }
 }
 
-/// The answer as a value.
 pub(super) fn value(told: &Told) -> serde_json::Value {
     // Both are plain data with text keys, for which serde_json has no failure.
     match told {
@@ -112,7 +107,6 @@ pub(super) fn explain(told: &Told) {
     }
 }
 
-/// Shows one answer.
 pub(super) fn show_one(told: &Told, form: output::Form) -> Exit {
     let receipt = match told {
         Told::View(view) => view.receipt.as_deref(),

@@ -5,15 +5,14 @@ mod switch;
 use clap::builder::PossibleValue;
 use effectd_actors::{Entry, Registry};
 use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, SubjectId, ToolId, ToolSpec};
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::{tool_details, tool_summary};
-use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use super::ask::{self, Asking};
 use super::backend::{Trouble, client_state, socket};
 use super::output::{Form, Printer, line};
 use super::{Common, complain};
-use crate::client::{Client, ClientError, percent_encoded};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::tools::registry;
@@ -140,17 +139,17 @@ async fn told<T: serde::de::DeserializeOwned>(
 ) -> Result<Result<T, Exit>, Trouble> {
     let state = client_state(common);
     let mut client = Client::new(socket(common, &state)?);
-    match client.call(Method::GET, path, "").await {
+    match client.get(path).await {
         Err(ClientError::NoDaemon(_)) => {
             let registry =
                 registry(crate::tools::own()).map_err(|error| Error::Internal(error.to_string()))?;
             Ok(own(&registry))
         }
-        Ok(Err(problem)) if problem.code == "tool_unknown" => {
+        Err(ClientError::Refused(problem)) if problem.code == "tool_unknown" => {
             complain(&problem.detail);
             Ok(Err(Exit::Usage))
         }
-        answer => Ok(Ok(answer?.map_err(Trouble::Refused)?)),
+        answer => Ok(Ok(answer?)),
     }
 }
 

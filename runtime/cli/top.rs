@@ -7,18 +7,17 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::{Clock, SystemClock};
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::letters::CauseView;
 use effectd_gateway::views::approvals::{ApprovalList, ApprovalView};
 use effectd_gateway::views::{BreakerView, Health};
 use hyper::Method;
 use hyper::body::Bytes;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::Common;
 use super::backend::{Trouble, client_state, socket};
 use super::output::data;
-use crate::client::{Client, ClientError, percent_encoded};
 use crate::exit::Exit;
 use crate::tui::ratatui::crossterm::event::KeyCode;
 use crate::tui::{Event, Events, Screen};
@@ -40,7 +39,6 @@ pub(super) struct Top {
     once: bool,
 }
 
-/// What was seen last.
 #[derive(Debug, Default)]
 struct Seen {
     figures: Figures,
@@ -72,18 +70,18 @@ impl Seen {
         let (figures, at) = (Figures::read(&String::from_utf8_lossy(&text)), Instant::now());
         let before = self.at.map(|before| (&self.figures, at - before));
         let held = held(client).await?;
-        let health: Health = get(client, "/healthz").await?;
+        let health: Health = client.get("/healthz").await?;
         let same = self.figures.letters == figures.letters;
         let fresh = self.counted.filter(|counted| same && at - *counted < COUNT_EVERY);
         let causes = match fresh {
             Some(_) => self.causes.clone(),
-            None => get(client, "/v1/dlq/causes").await?,
+            None => client.get("/v1/dlq/causes").await?,
         };
         Ok(Self {
             pace: before.map_or_else(Pace::default, |(before, time)| figures.pace(before, time)),
             tools: figures.tools(before),
             stages: figures.stages(before),
-            breakers: get(client, "/v1/breakers").await?,
+            breakers: client.get("/v1/breakers").await?,
             held,
             causes,
             counted: Some(fresh.unwrap_or(at)),
@@ -99,7 +97,7 @@ impl Seen {
             return next;
         }
         // The answer may still come, and would be taken for that to the next question.
-        *client = Client::new(client.socket());
+        *client = client.another();
         let why = format!("no answer within {} s", LOOK_MAX.as_secs());
         Err(ClientError::Broken(why).into())
     }
@@ -121,7 +119,7 @@ impl Seen {
 async fn held(client: &mut Client) -> Result<Vec<ApprovalView>, Trouble> {
     let (mut path, mut held) = ("/v1/approvals".to_owned(), Vec::new());
     loop {
-        let page: ApprovalList = get(client, &path).await?;
+        let page: ApprovalList = client.get(&path).await?;
         held.extend(page.approvals);
         match page.next {
             Some(next) if held.len() < HELD_SHOWN_MAX => {
@@ -130,13 +128,6 @@ async fn held(client: &mut Client) -> Result<Vec<ApprovalView>, Trouble> {
             Some(_) | None => return Ok(held),
         }
     }
-}
-
-async fn get<T: DeserializeOwned>(client: &mut Client, path: &str) -> Result<T, Trouble> {
-    client
-        .call(Method::GET, path, "")
-        .await?
-        .map_err(Trouble::Refused)
 }
 
 impl Top {
@@ -228,7 +219,6 @@ async fn look(
 /// How many keys are remembered that were pressed while the daemon was asked.
 const WAITING_MAX: usize = 64;
 
-/// The list that a key leads to.
 fn led_to(code: KeyCode) -> Option<Focus> {
     let ways = [
         (KeyCode::Char('s'), Focus::Stages),

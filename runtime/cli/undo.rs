@@ -4,11 +4,12 @@ use effectd_contracts::{ReceiptId, UNDO_TOOL};
 use serde_json::json;
 
 use super::ask::{self, Asking};
-use super::backend::{Backend, Trouble};
+use super::backend::{Trouble, with_client};
 use super::output::Form;
 use super::{Common, named, tools};
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Take back what an action changed, if nothing has changed since
 ///
@@ -37,10 +38,10 @@ impl Undo {
     }
 
     async fn undo(self, common: &Common) -> Result<Exit, Trouble> {
-        let backend = Backend::reach(common, None).await?;
-        let found = named::of_backend(&backend, &self.receipt).await;
-        backend.close().await;
-        let found = found?;
+        let found = with_client(common, Depth::Store, async |client| {
+            named::receipt(client, &self.receipt).await
+        })
+        .await?;
         let asking = Asking {
             subject: found.subject_id.clone(),
             space: found.space_id.clone(),

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use effectd_contracts::ActionId;
+use effectd_gateway::client::Told;
 use effectd_gateway::views::State;
 
 use super::Common;
+use super::backend::{Session, Trouble, is_alone, wait_for};
 use super::output::Form;
-use super::stored::wait_for;
 use super::told::show_one;
-use crate::client::Told;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Wait until an action has ended, and show its receipt
 ///
@@ -36,10 +37,28 @@ pub(super) struct Wait {
 impl Wait {
     pub(super) fn main(self, common: &Common) -> Exit {
         super::block_on(async {
-            let told = wait_for(common, &self.action, Duration::from_secs(self.timeout)).await?;
+            let told = self.told(common).await?;
             let exit = show_one(&told, self.output);
             let over = matches!(&told, Told::View(view) if view.state == State::Accepted);
             Ok(if over { Exit::TryAgain } else { exit })
         })
+    }
+
+    async fn told(&self, common: &Common) -> Result<Told, Trouble> {
+        let wait = Duration::from_secs(self.timeout);
+        let mut session = Session::reach(common, Depth::Store).await?;
+        if is_alone(&session.client) {
+            // Nobody but this process can end it, by carrying out what is on the bus.
+            let told = session.client.status(&self.action).await;
+            session.close().await?;
+            let told = told?;
+            if !matches!(&told, Told::View(view) if view.state == State::Accepted) {
+                return Ok(told);
+            }
+            session = Session::alone(common, Depth::Pipeline).await?;
+        }
+        let told = wait_for(&mut session.client, &self.action, wait).await;
+        session.close().await?;
+        told
     }
 }

@@ -1,11 +1,14 @@
-//! The desktop, where there is one: takes up what people are to be told, and hands it to the session bus.
+//! Desktop notifications. Tools cannot reach a desktop from inside the sandbox, and nothing else of effectd speaks to one.
 //!
-//! Tools cannot reach it from inside the sandbox, and nothing else of effectd speaks to it. `broker.rs` follows the receipts of
-//! `notify.local`, `session.rs` speaks to the bus, `wire.rs` has its bytes, `words.rs` makes a text safe to be shown there.
+//! `broker.rs` follows the receipts of `notify.local`. With the cargo feature `desktop`, `deliver.rs` hands each notification to the
+//! session bus through `session.rs`, and `words.rs` makes its text safe to show; without it, notifications are remembered only.
 
 mod broker;
-pub mod session;
-pub mod wire;
+#[cfg(feature = "desktop")]
+mod deliver;
+#[cfg(feature = "desktop")]
+mod session;
+#[cfg(feature = "desktop")]
 mod words;
 
 pub(crate) use broker::Broker;

@@ -136,7 +136,6 @@ fn listen(tell: &mpsc::Sender<Event>, over: &AtomicBool) {
     }
 }
 
-/// What something that the terminal says means to a view.
 fn meaning(read: event::Event) -> Option<Event> {
     match read {
         event::Event::Key(key) if key.kind == KeyEventKind::Release => None,

@@ -5,7 +5,6 @@ use unicode_width::UnicodeWidthChar;
 
 /// So many marks may stand on one letter, as some scripts need; more of them climb over the lines around.
 const MARKS_MAX: usize = 2;
-/// How far a tab goes.
 const TAB: usize = 4;
 
 /// One line of text as it can be shown, in at most so many columns; what is cut off is told by `…`.
@@ -58,7 +57,6 @@ pub fn shown_lines(text: &str, columns_max: usize, lines_max: usize) -> Vec<Stri
     lines
 }
 
-/// What one character becomes.
 struct Piece {
     text: String,
     columns: usize,

@@ -37,7 +37,6 @@ pub struct Beside {
 /// Who takes what a child hands out, and how much of it.
 #[derive(Debug)]
 pub struct Outward {
-    /// Who takes it.
     pub to: mpsc::Sender<Piece>,
     /// Most bytes of the whole call, heads of pieces counted; one that sends more is ended with `output_limit`.
     pub bytes_max: u64,

@@ -11,16 +11,13 @@ use crate::limits::{CALL_TIME_MAX, NARROWING_PATHS_MAX, REQUEST_BYTES_MAX};
 pub use crate::profile::Limits;
 use crate::root::SpaceRoot;
 
-/// One call into a fresh sandbox.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// Which tool; for logs only, the sandbox runs whatever the request says.
     pub tool_id: ToolId,
-    /// The tool's profile.
     pub profile: SandboxProfile,
     /// Forces the modifier `high_isolation`, also where the profile does not name it.
     pub high_isolation: bool,
-    /// The space's root on the host.
     pub space_root: SpaceRoot,
     /// The bytes the dispatcher in the child gets.
     pub request: Vec<u8>,
@@ -32,9 +29,6 @@ pub struct Call {
     pub trace_id: TraceId,
     /// What the request needs of the workspace; everything else is taken away before the tool runs.
     pub narrowing: Narrowing,
-    /// Whoever asks has about as much to do for the call as the call itself. While such calls are short, they keep to one half of
-    /// the processors.
-    pub makes_room: bool,
 }
 
 /// What of the workspace a request needs. It can only take away.
@@ -71,7 +65,6 @@ impl Narrowing {
 }
 
 impl Call {
-    /// The profile with the modifier applied.
     pub(crate) fn effective_profile(&self) -> SandboxProfile {
         SandboxProfile {
             high_isolation: self.profile.high_isolation || self.high_isolation,
@@ -110,24 +103,19 @@ impl Call {
 /// What came of a call. The whole process tree is dead and reaped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// How it ended.
     pub ending: Ending,
-    /// What it cost.
     pub usage: Usage,
     /// The isolation that was really obtained, for the receipt.
     pub isolation: Isolation,
-    /// What it tried and was refused.
     pub denials: Vec<Denial>,
 }
 
-/// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// The child answered; these are the dispatcher's bytes. They are the child's own words and still to be checked.
     Replied(Vec<u8>),
     /// It ended otherwise, for a reason that the kernel or the runtime itself has seen.
     Killed {
-        /// The wire code.
         code: Code,
         /// One line for people, without anything that the child said.
         detail: String,
@@ -139,9 +127,7 @@ pub enum Ending {
 /// What a call cost, by the kernel's own account of the whole process tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Usage {
-    /// Processor time in user mode, in microseconds.
     pub cpu_user_us: u64,
-    /// Processor time in the kernel, in microseconds.
     pub cpu_system_us: u64,
     /// Most memory at a time: of the tree if a cgroup counted it, otherwise of its largest process.
     pub peak_memory_bytes: u64,
@@ -152,13 +138,11 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Processor time, in milliseconds.
     pub fn cpu_ms(&self) -> f64 {
         (self.cpu_user_us + self.cpu_system_us) as f64 / 1_000.0
     }
 }
 
-/// Something that was tried and refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Denial {
@@ -166,13 +150,10 @@ pub struct Denial {
     pub code: Code,
     /// The system call or path.
     pub what: String,
-    /// How often.
     pub count: u32,
-    /// Who says so.
     pub source: DenialSource,
 }
 
-/// Who saw a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenialSource {

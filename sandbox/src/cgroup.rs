@@ -7,12 +7,13 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::limits::CGROUPS_IDLE_MAX;
 
-/// Which interface the kernel offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     One,
@@ -77,7 +78,6 @@ struct Group {
     reusable: bool,
 }
 
-/// A group for one call.
 #[derive(Debug)]
 pub(crate) struct Slot {
     group: Option<Group>,
@@ -147,7 +147,7 @@ impl Cgroups {
     /// A group without processes.
     pub(crate) fn acquire(self: &Arc<Self>) -> io::Result<Slot> {
         self.clean_retired();
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let group = match idle {
             Some(group) => group,
             None => self.make()?,
@@ -201,14 +201,11 @@ impl Cgroups {
             .into_iter()
             .flatten()
             .filter(|path| fs::remove_dir(path).is_err() && path.exists());
-        self.retired
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(busy.cloned());
+        self.retired.lock().extend(busy.cloned());
     }
 
     fn clean_retired(&self) {
-        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut retired = self.retired.lock();
         retired.retain(|path| fs::remove_dir(path).is_err() && path.exists());
     }
 }
@@ -334,8 +331,8 @@ impl Slot {
     pub(crate) fn recycle(mut self) {
         let Some(group) = self.group.take() else { return };
         let anew = group.reusable && group.peak.write_at(b"0", 0).is_ok();
-        let mut idle = self.owner.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if anew && idle.len() < CGROUPS_IDLE_MAX.get() {
+        let mut idle = self.owner.idle.lock();
+        if anew && idle.len() < CGROUPS_IDLE_MAX {
             idle.push(group);
         } else {
             drop(idle);
@@ -354,7 +351,7 @@ impl Drop for Slot {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        let idle = std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let idle = std::mem::take(self.idle.get_mut());
         for group in idle {
             self.retire(&group);
         }

@@ -16,7 +16,6 @@ use crate::error::SandboxError;
 use crate::root::SpaceRoot;
 use crate::sandbox::{Sandbox, SandboxConfig, check_landlock};
 
-/// How one promise stands on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -28,22 +27,18 @@ pub enum Verdict {
     Missing,
 }
 
-/// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The promise, in one word or two.
     pub promise: &'static str,
-    /// How it stands.
     pub verdict: Verdict,
     /// What was tried, and what came of it.
     pub what: String,
-    /// What a person can do about it.
     pub fix: Option<String>,
     /// Whether effectd may serve without it.
     pub required: bool,
 }
 
-/// What the examination found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// One for each promise, in the order in which they were tried.
@@ -179,13 +174,9 @@ const EXEC_HIGH: SandboxProfile = SandboxProfile {
     high_isolation: true,
 };
 
-/// What must come of an attack.
 enum Expected {
-    /// The child answers that it was done.
     Done,
-    /// The child answers that it was refused.
     Refused,
-    /// The call ends with this code.
     Ends(Code),
 }
 
@@ -238,7 +229,6 @@ impl Ground {
             timeout: Duration::from_millis(timeout_ms),
             trace_id,
             narrowing: Narrowing::default(),
-            makes_room: false,
         };
         self.runtime.block_on(self.sandbox.drill(call, drill))
     }

@@ -30,9 +30,7 @@ pub(crate) enum Drill {
     Stay,
     /// To use more processor time than it may.
     Burn,
-    /// To use this many bytes of memory.
     Eat(usize),
-    /// To run a program of the system.
     Execute(PathBuf),
 }
 

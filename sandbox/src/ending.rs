@@ -14,19 +14,18 @@ pub(crate) const EXIT_ABORTED: i32 = 244;
 /// Why the conversation with a child is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// A whole answer came.
     Replied(Vec<u8>),
     /// The runtime refused a system call for good.
-    Denied { code: Code, what: String },
-    /// The deadline passed.
+    Denied {
+        code: Code,
+        what: String,
+    },
     TimedOut,
     /// It answered, but had written more than it may.
     WroteTooMuch,
     /// The answer announced itself as larger than it may be.
     OutputLimit,
-    /// Bytes came that are no answer.
     Garbage,
-    /// The tool's code panicked.
     Panicked,
     /// The child could not narrow itself to the request.
     NotNarrowed(String),
@@ -39,14 +38,11 @@ pub(crate) enum Cause {
 pub(crate) struct Facts {
     /// How the tree's first process ended; `None` if nobody was left to say, because the zygote died too.
     pub(crate) ended: Option<Ended>,
-    /// Processes that were killed for lack of memory.
     pub(crate) oom_kills: u64,
-    /// Processes that were refused for lack of room.
     pub(crate) fork_refusals: u64,
     pub(crate) cpu_limit_ms: u64,
 }
 
-/// The ending of a call.
 pub(crate) fn classify(cause: Cause, facts: &Facts) -> Ending {
     let (code, detail, started) = match cause {
         Cause::Replied(bytes) => return Ending::Replied(bytes),

@@ -11,23 +11,13 @@ use effectd_contracts::{Code, Failure, Phase};
 pub enum SandboxError {
     /// The host cannot enforce what the profile promises.
     #[error("the sandbox is unavailable: {what}; {fix}")]
-    Unavailable {
-        /// What is missing.
-        what: String,
-        /// What a person can do about it.
-        fix: String,
-    },
-    /// The space's root cannot be used.
+    Unavailable { what: String, fix: String },
     #[error("the workspace {} cannot be used: {what}; {fix}", path.display())]
     Workspace {
-        /// Which root.
         path: PathBuf,
-        /// What is wrong with it.
         what: String,
-        /// What a person can do about it.
         fix: String,
     },
-    /// The profile data is wrong.
     #[error("profile: {0}")]
     Profile(String),
     /// The request breaks a bound of the sandbox.
@@ -36,15 +26,12 @@ pub enum SandboxError {
     /// Every zygote is in use, or no child became ready in time.
     #[error("the sandbox is busy: {0}")]
     Busy(&'static str),
-    /// The sandbox was shut down.
     #[error("the sandbox is shut down")]
     Closed,
     /// The zygote could not be started or talked to.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
         what: &'static str,
-        /// What the kernel said.
         source: Arc<io::Error>,
     },
 }
@@ -57,7 +44,6 @@ impl SandboxError {
         }
     }
 
-    /// The wire code.
     pub const fn code(&self) -> Code {
         match self {
             Self::Unavailable { .. } | Self::Workspace { .. } | Self::Profile(_) => Code::SandboxUnavailable,
@@ -73,7 +59,6 @@ impl SandboxError {
         self.code().retryable()
     }
 
-    /// The same, as the contracts say it.
     pub fn failure(&self) -> Failure {
         Failure::new(self.code(), Phase::Sandbox, self.to_string())
     }

@@ -12,10 +12,8 @@ use crate::syscalls::NUMBER_END;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Program(pub(crate) Vec<(u16, u8, u8, u32)>);
 
-/// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is made.
     Allow,
     /// The process is killed with SIGSYS.
     Kill,

@@ -34,6 +34,6 @@ pub(crate) fn understand(kind: Kind, payload: &[u8], output_max: usize, told: &m
             Some(failure) => Cause::NotNarrowed(format!("{:?}", failure.step)),
             None => Cause::Garbage,
         },
-        Kind::Ready | Kind::Request | Kind::Piece | Kind::Go => Cause::Garbage,
+        Kind::Ready | Kind::Request | Kind::Piece => Cause::Garbage,
     }
 }

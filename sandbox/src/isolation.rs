@@ -22,7 +22,6 @@ pub(crate) fn ceilings(pool: &Pool, limits: &Limits) -> Ceilings {
     ceilings
 }
 
-/// The receipt's account.
 pub(crate) fn describe(pool: &Pool, ceilings: &Ceilings) -> Isolation {
     let profile = &pool.profile;
     let memory = match (&pool.cgroups, ceilings.processes) {

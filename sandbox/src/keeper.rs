@@ -23,11 +23,9 @@ use crate::wire::{
 };
 use crate::zygote::ZYGOTE_ARGUMENT;
 
-/// How the zygote is started.
 #[derive(Debug, Clone)]
 pub(crate) struct Starter {
     pub(crate) exe: PathBuf,
-    pub(crate) args: Vec<String>,
 }
 
 /// Starts that may fail in a row before the next waits until somebody wants a child.
@@ -35,7 +33,6 @@ const FAILURES_MAX: u32 = 3;
 
 /// Runs until the pool is closed.
 pub(crate) fn keep(pool: &Pool, starter: &Starter) {
-    pool.kept_by_this_thread();
     let mut failures = 0;
     while failures < FAILURES_MAX || pool.wait_until_wanted() {
         match start(pool, starter) {
@@ -77,7 +74,7 @@ pub(crate) fn keep(pool: &Pool, starter: &Starter) {
 struct Zygote {
     guard: Child,
     /// The zygote itself, once it is up.
-    handle: Option<Arc<OwnedFd>>,
+    handle: Option<OwnedFd>,
     control: Arc<OwnedFd>,
 }
 
@@ -85,7 +82,6 @@ fn start(pool: &Pool, starter: &Starter) -> Result<Zygote, SandboxError> {
     let (ours, theirs) = socket::packet_pair().map_err(SandboxError::io("control socket"))?;
     let guard = Command::new(&starter.exe)
         .arg(ZYGOTE_ARGUMENT)
-        .args(&starter.args)
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(theirs))
@@ -106,14 +102,13 @@ fn start(pool: &Pool, starter: &Starter) -> Result<Zygote, SandboxError> {
         }
     }
     let control = Arc::clone(&zygote.control);
-    if !pool.zygote_up(control, zygote.handle.clone(), zygote.guard.id()) {
+    if !pool.zygote_up(control, zygote.guard.id()) {
         zygote.end();
         return Err(SandboxError::Closed);
     }
     Ok(zygote)
 }
 
-/// Whether something can be read within the time.
 fn readable_within(fd: &OwnedFd, time: Duration) -> io::Result<bool> {
     let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
@@ -137,12 +132,12 @@ impl Zygote {
         }
         let root = pool.root.as_fd().as_raw_fd();
         socket::send(self.control.as_fd(), &order, &[root]).map_err(|_| not_ours())?;
-        if !readable_within(&self.control, BOOT_TIME_MAX.get()).map_err(failed)? {
+        if !readable_within(&self.control, BOOT_TIME_MAX).map_err(failed)? {
             return Err(not_ours());
         }
         let mut bytes = vec![0; CONTROL_BYTES_MAX];
         let (length, handle) = socket::receive(self.control.as_fd(), &mut bytes).map_err(|_| not_ours())?;
-        self.handle = handle.into_iter().next().map(Arc::new);
+        self.handle = handle.into_iter().next();
         match serde_json::from_slice(&bytes[..length]) {
             Ok(Booted::Ready) => Ok(()),
             Ok(Booted::Failed(failure)) => Err(explain(&failure, &pool.boot)),
@@ -154,8 +149,8 @@ impl Zygote {
     fn serve(&mut self, pool: &Pool) -> Result<u64, SandboxError> {
         let mut count = 0;
         loop {
-            let readable = readable_within(&self.control, READY_DECAY.get())
-                .map_err(SandboxError::io("control socket"))?;
+            let readable =
+                readable_within(&self.control, READY_DECAY).map_err(SandboxError::io("control socket"))?;
             if !readable {
                 pool.decay();
                 drop(pool.take_spent());
@@ -201,7 +196,7 @@ impl Zygote {
         let _gone = self.guard.kill();
         if let Some(handle) = &self.handle {
             let _gone = process::kill(handle.as_fd());
-            let _late = readable_within(handle, REAP_TIME_MAX.get());
+            let _late = readable_within(handle, REAP_TIME_MAX);
         }
         let _gone = self.guard.wait();
     }
@@ -215,7 +210,7 @@ fn confirm(
     status: OwnedFd,
 ) -> Result<Option<Ready>, SandboxError> {
     let failed = SandboxError::io("hearing from a child");
-    if !readable_within(&channel, CHILD_SETUP_TIME_MAX.get()).map_err(failed)? {
+    if !readable_within(&channel, CHILD_SETUP_TIME_MAX).map_err(failed)? {
         tracing::warn!(
             profile = pool.profile.id.as_str(),
             "a child was not ready in time"
@@ -239,7 +234,6 @@ fn confirm(
                 status,
                 listener,
                 cgroup: None,
-                may_be_aside: false,
             };
             ready.cgroup = place(pool, &ready)?;
             Ok(Some(ready))

@@ -22,7 +22,6 @@ pub type Layer = (&'static str, Duration);
 
 type Step = fn(&Given) -> io::Result<()>;
 
-/// What the steps work on.
 struct Given {
     workspace: OwnedFd,
     profile: Profile,

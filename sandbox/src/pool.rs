@@ -5,18 +5,18 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use effectd_contracts::Isolation;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::cgroup::{Cgroups, Slot};
 use crate::error::SandboxError;
 use crate::limits::CHILD_WAIT_MAX;
 use crate::profile::{Ceilings, Profile};
-use crate::room::{Others, Room};
 use crate::root::SpaceRoot;
 use crate::sys::{process, socket};
 use crate::wire::{Boot, FORKS_MAX};
@@ -37,8 +37,6 @@ pub(crate) struct Ready {
     pub(crate) status: OwnedFd,
     pub(crate) listener: OwnedFd,
     pub(crate) cgroup: Option<Slot>,
-    /// It may keep to one half of the processors.
-    pub(crate) may_be_aside: bool,
 }
 
 impl Ready {
@@ -67,7 +65,7 @@ pub(crate) struct Pool {
     /// What the zygote mounts.
     pub(crate) root: SpaceRoot,
     pub(crate) cgroups: Option<Arc<Cgroups>>,
-    size: PoolSize,
+    pub(crate) size: PoolSize,
     state: Mutex<State>,
     wanted: Condvar,
     /// The receipt's account for the limits that were last asked for: it is the same for most calls.
@@ -90,7 +88,6 @@ struct State {
     closed: bool,
     /// Children that were used, until the keeper takes down what is left of them.
     spent: Vec<Ready>,
-    room: Room,
 }
 
 impl Pool {
@@ -99,7 +96,6 @@ impl Pool {
         (boot, root): (Boot, SpaceRoot),
         cgroups: Option<Arc<Cgroups>>,
         size: PoolSize,
-        others: Arc<Others>,
     ) -> Self {
         let state = State {
             control: None,
@@ -112,7 +108,6 @@ impl Pool {
             last_used: Instant::now(),
             closed: false,
             spent: Vec::new(),
-            room: Room::new(others),
         };
         Self {
             profile,
@@ -127,12 +122,12 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The isolation that a call with these limits has here.
     pub(crate) fn isolation(&self, ceilings: &Ceilings) -> Isolation {
-        let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut described = self.described.lock();
         match &*described {
             Some((known, isolation)) if known == ceilings => isolation.clone(),
             Some(_) | None => {
@@ -143,15 +138,18 @@ impl Pool {
         }
     }
 
-    /// A child of its own for one call, which may have asked to make room.
-    pub(crate) async fn take(&self, makes_room: bool) -> Result<Ready, SandboxError> {
+    /// A child of its own for one call.
+    pub(crate) async fn take(&self) -> Result<Ready, SandboxError> {
         let receiver = {
             let mut state = self.lock();
             if state.closed {
                 return Err(SandboxError::Closed);
             }
-            if let Some(ready) = self.ready_now(&mut state, makes_room) {
-                return Ok(ready);
+            state.last_used = Instant::now();
+            while let Some(ready) = state.ready.pop_front() {
+                if !ready.is_dead() {
+                    return Ok(ready);
+                }
             }
             state.target = (state.target * 2).clamp(1, self.size.ready_max.max(1));
             let (sender, receiver) = oneshot::channel();
@@ -160,47 +158,17 @@ impl Pool {
             self.wanted.notify_one();
             receiver
         };
-        match tokio::time::timeout(CHILD_WAIT_MAX.get(), receiver).await {
+        match tokio::time::timeout(CHILD_WAIT_MAX, receiver).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(_)) => Err(SandboxError::Closed),
             Err(_) => Err(SandboxError::Busy("no child became ready in time")),
         }
     }
 
-    /// The same, if one is ready.
-    pub(crate) fn take_now(&self, makes_room: bool) -> Option<Ready> {
-        let mut state = self.lock();
-        self.ready_now(&mut state, makes_room)
-    }
-
-    fn ready_now(&self, state: &mut State, makes_room: bool) -> Option<Ready> {
-        state.last_used = Instant::now();
-        // What starts processes of its own may need them all.
-        state
-            .room
-            .want(makes_room && self.profile.ceilings.processes == 1);
-        while let Some(ready) = state.ready.pop_front() {
-            if !ready.is_dead() {
-                return Some(ready);
-            }
-        }
-        None
-    }
-
     /// Counts a call for as long as the guard lives, so that a pool in use is not retired.
     pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
         self.lock().in_flight += 1;
         InFlight(Arc::clone(self))
-    }
-
-    /// Whether there is one call at most.
-    pub(crate) fn has_one_call(&self) -> bool {
-        self.lock().in_flight <= 1
-    }
-
-    /// What a call has taken of a processor, in microseconds.
-    pub(crate) fn took(&self, time_us: u64) {
-        self.lock().room.took(time_us);
     }
 
     /// A child whose call is over. What is left of it is for the keeper, which is woken for the next child anyway:
@@ -218,7 +186,6 @@ impl Pool {
         (state.in_flight == 0 && state.waiters.is_empty()).then_some(state.last_used)
     }
 
-    /// The process that guards the zygote, while there is one.
     pub(crate) fn guard_pid(&self) -> Option<u32> {
         self.lock().guard_pid
     }
@@ -250,27 +217,17 @@ impl Pool {
 
     // What follows is the keeper's side.
 
-    /// This thread is the keeper.
-    pub(crate) fn kept_by_this_thread(&self) {
-        self.lock().room.kept_by_this_thread();
-    }
-
     /// Sleeps until somebody wants a child; `false` means that the pool is closed.
     pub(crate) fn wait_until_wanted(&self) -> bool {
         let mut state = self.lock();
         while !state.closed && state.waiters.is_empty() {
-            state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.wanted.wait(&mut state);
         }
         !state.closed
     }
 
     /// A zygote is up. `false` means that the pool was closed meanwhile.
-    pub(crate) fn zygote_up(
-        &self,
-        control: Arc<OwnedFd>,
-        handle: Option<Arc<OwnedFd>>,
-        guard_pid: u32,
-    ) -> bool {
+    pub(crate) fn zygote_up(&self, control: Arc<OwnedFd>, guard_pid: u32) -> bool {
         let mut state = self.lock();
         if state.closed {
             return false;
@@ -278,7 +235,6 @@ impl Pool {
         state.control = Some(control);
         state.guard_pid = Some(guard_pid);
         state.asked = 0;
-        state.room.zygote(handle);
         state.ask();
         true
     }
@@ -289,7 +245,6 @@ impl Pool {
         state.control = None;
         state.guard_pid = None;
         state.asked = 0;
-        state.room.zygote(None);
         let (children, go_on) = (state.take_children(), !state.closed);
         drop(state);
         drop(children);
@@ -305,9 +260,8 @@ impl Pool {
     }
 
     /// A child is there: for whoever waits longest, or for later.
-    pub(crate) fn deliver(&self, mut ready: Ready) {
+    pub(crate) fn deliver(&self, ready: Ready) {
         let mut state = self.lock();
-        ready.may_be_aside |= state.room.was_aside();
         state.asked = state.asked.saturating_sub(1);
         let mut ready = Ok(ready);
         while let Some(waiter) = state.waiters.pop_front() {
@@ -333,17 +287,14 @@ impl Pool {
         state.asked = state.asked.saturating_sub(1);
     }
 
-    /// Lets go of half of the children after a time without calls, and of the processors that it has kept to.
+    /// Lets go of half of the children after a time without calls.
     pub(crate) fn decay(&self) {
         let mut state = self.lock();
-        if state.last_used.elapsed() >= crate::limits::READY_DECAY.get() {
-            state.room.want(false);
-            state.room.make();
-            if state.target > self.size.ready_min {
-                state.target = (state.target / 2).max(self.size.ready_min);
-                let surplus = state.ready.len().saturating_sub(state.target);
-                state.ready.drain(..surplus);
-            }
+        let is_idle = state.last_used.elapsed() >= crate::limits::READY_DECAY;
+        if is_idle && state.target > self.size.ready_min {
+            state.target = (state.target / 2).max(self.size.ready_min);
+            let surplus = state.ready.len().saturating_sub(state.target);
+            state.ready.drain(..surplus);
         }
         state.ask();
     }
@@ -361,7 +312,6 @@ impl State {
         let (Some(control), true) = (&self.control, wanted > 0) else {
             return;
         };
-        self.room.make();
         // A full queue means that enough has been asked for; a broken one is the keeper's to notice.
         if socket::try_send(control.as_fd(), &[wanted as u8]).is_ok() {
             self.asked += wanted;
@@ -369,11 +319,9 @@ impl State {
     }
 }
 
-/// A call under way.
 pub(crate) struct InFlight(Arc<Pool>);
 
 impl InFlight {
-    /// Where it is under way.
     pub(crate) fn pool(&self) -> &Pool {
         &self.0
     }

@@ -51,7 +51,6 @@ pub struct Limits {
     /// Bytes written to storage, all files together. The kernel tells them when the processes end, so what was written by
     /// then stays; the call fails.
     pub written_bytes: Option<u64>,
-    /// Size of the answer.
     pub output_bytes: Option<u64>,
 }
 
@@ -100,7 +99,6 @@ impl Ceilings {
     }
 }
 
-/// What becomes of a call that makes a banned system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OnDenied {
@@ -110,7 +108,6 @@ pub(crate) enum OnDenied {
     Errno,
 }
 
-/// One path of the host in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TreeEntry {
@@ -120,7 +117,6 @@ pub(crate) struct TreeEntry {
     pub(crate) optional: bool,
 }
 
-/// What may be done with a path of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TreeAccess {
@@ -277,7 +273,6 @@ impl Profile {
         self.probes.iter().any(same)
     }
 
-    /// The code for a refused system call.
     pub(crate) fn code_of(&self, number: u32) -> Code {
         if self.network.contains(&number) {
             Code::NetworkDenied

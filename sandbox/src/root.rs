@@ -17,6 +17,7 @@ use nix::sys::statvfs::fstatvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
+use crate::sys::acl::has_acl;
 
 /// Nothing is read or written through it; it only names the folder.
 const FOLDER: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
@@ -34,7 +35,6 @@ const MADE: Mode = Mode::S_IRWXU
 pub struct RootId {
     /// The device; its number may change when the machine restarts.
     pub device: u64,
-    /// The inode.
     pub inode: u64,
     /// The file system's own id, which outlives a restart; 0 if it has none.
     pub filesystem: u64,
@@ -66,31 +66,85 @@ impl fmt::Display for RootId {
     }
 }
 
-/// A folder above a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Above {
     /// Device and inode.
     pub id: (u64, u64),
     uid: u32,
+    gid: u32,
     mode: u32,
+    /// The group may write, and there is an access control list: the group bits of the mode are its mask, and stand for others too.
+    has_acl: bool,
 }
 
 impl Above {
-    fn of(stat: &FileStat) -> Self {
+    /// A folder by its name beneath or above an open one.
+    fn of(stat: &FileStat, folder: BorrowedFd<'_>, name: &str) -> Self {
         Self {
             id: (stat.st_dev, stat.st_ino),
             uid: stat.st_uid,
+            gid: stat.st_gid,
             mode: stat.st_mode & 0o7777,
+            has_acl: stat.st_mode & 0o020 != 0 && has_acl(folder, name),
         }
     }
 
     /// Whether only these owners can change what the names in it lead to. In a sticky folder of root's, such as `/tmp`, each name
-    /// belongs to whoever owns what it leads to.
-    fn is_safe(&self, owners: &[u32]) -> bool {
-        let shared = self.mode & 0o022 != 0;
+    /// belongs to the owner of what it leads to. A group may write if its owner is alone in it.
+    fn is_safe(&self, owners: &[u32], is_alone: impl Fn(u32, u32) -> bool) -> bool {
+        let by_others = self.mode & 0o002 != 0;
+        let by_group = self.mode & 0o020 != 0;
         let sticky = self.mode & 0o1000 != 0 && self.uid == 0;
-        owners.contains(&self.uid) && (!shared || sticky)
+        let is_closed = !by_others && (!by_group || !self.has_acl && is_alone(self.uid, self.gid));
+        owners.contains(&self.uid) && (is_closed || sticky)
     }
+}
+
+/// Whether a user is the only one in a group, as in the private group that most distributions give each user: their umask is then
+/// 002, and all their folders are writable for it. Where accounts come from elsewhere too, no group is known to be private.
+fn is_alone_in_group(uid: u32, gid: u32) -> bool {
+    let sources = std::fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default();
+    let files = ["/etc/passwd", "/etc/group"].map(std::fs::read_to_string);
+    matches!(files, [Ok(passwd), Ok(group)] if is_local(&sources) && is_alone(uid, gid, &passwd, &group))
+}
+
+/// Whether accounts and groups come from files of this machine alone. Without a file that says so, they do.
+fn is_local(nsswitch: &str) -> bool {
+    let lines = nsswitch.lines().filter_map(|line| line.split_once(':'));
+    let mut named = lines.filter(|(what, _)| ["passwd", "group", "initgroups"].contains(&what.trim()));
+    named.all(|(_, sources)| {
+        let sources = sources.split('#').next().unwrap_or_default();
+        let mut words = sources.split_whitespace().filter(|word| !word.starts_with('['));
+        words.all(|source| ["files", "systemd"].contains(&source))
+    })
+}
+
+fn is_alone(uid: u32, gid: u32, passwd: &str, group: &str) -> bool {
+    // Such a line takes accounts over from elsewhere.
+    if passwd
+        .lines()
+        .chain(group.lines())
+        .any(|line| line.starts_with('+'))
+    {
+        return false;
+    }
+    let id = |text: &str| text.parse::<u32>().ok();
+    let accounts = passwd.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, user) = (fields.next()?, fields.next()?, id(fields.next()?)?);
+        Some((name, user, id(fields.next()?)?))
+    });
+    let (own, others): (Vec<_>, Vec<_>) = accounts.partition(|(_, user, _)| *user == uid);
+    let in_it = |accounts: &[(&str, u32, u32)]| accounts.iter().any(|(.., primary)| *primary == gid);
+    let mut groups = group.lines().filter_map(|line| {
+        let fields: Vec<_> = line.split(':').collect();
+        matches!(*fields, [_, _, number, _] if id(number) == Some(gid)).then(|| fields[3])
+    });
+    let (Some(members), None) = (groups.next(), groups.next()) else {
+        return false;
+    };
+    let mut members = members.split(',').filter(|member| !member.is_empty());
+    in_it(&own) && !in_it(&others) && members.all(|member| own.iter().any(|(name, ..)| *name == member))
 }
 
 /// The opened root of a space.
@@ -151,7 +205,7 @@ impl SpaceRoot {
                 continue;
             };
             let stat = fstat(&nearest).map_err(|errno| unusable(path, errno))?;
-            let way = [vec![Above::of(&stat)], nearest.way()?].concat();
+            let way = [vec![Above::of(&stat, nearest.as_fd(), ".")], nearest.way()?].concat();
             check(path, (above, &way), (daemon, daemon))?;
             return Ok(nearest);
         }
@@ -179,7 +233,6 @@ impl SpaceRoot {
         &self.0.path
     }
 
-    /// Which folder it is.
     pub fn id(&self) -> RootId {
         self.0.id
     }
@@ -197,7 +250,8 @@ impl SpaceRoot {
         loop {
             // The kernel refuses names that are too long, so this ends.
             let stat = fstatat(&self.0.folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-            let above = Above::of(&stat.map_err(|errno| unusable(self.path(), errno))?);
+            let stat = stat.map_err(|errno| unusable(self.path(), errno))?;
+            let above = Above::of(&stat, self.as_fd(), &name);
             if above.id == id {
                 return Ok(way);
             }
@@ -228,7 +282,8 @@ fn check(
 ) -> Result<(), SandboxError> {
     let names = first.ancestors().chain(std::iter::repeat(Path::new("/")));
     let mut named = names.zip(way);
-    let Some((name, above)) = named.find(|(_, above)| !above.is_safe(&[0, daemon, owner])) else {
+    let Some((name, above)) = named.find(|(_, above)| !above.is_safe(&[0, daemon, owner], is_alone_in_group))
+    else {
         return Ok(());
     };
     let name = name.display();
@@ -303,13 +358,57 @@ mod tests {
         let daemon = fs::metadata(place.path()).unwrap().uid();
         let open = place.path().join("open");
         fs::create_dir(&open).unwrap();
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o770)).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o772)).unwrap();
         let error = SpaceRoot::make(&open.join("a/root"), daemon).unwrap_err();
-        assert!(error.to_string().contains("mode 0770"), "{error}");
+        assert!(error.to_string().contains("mode 0772"), "{error}");
         assert!(!open.join("a").exists());
         fs::set_permissions(&open, fs::Permissions::from_mode(0o750)).unwrap();
         let root = SpaceRoot::make(&open.join("a/root"), daemon).unwrap();
         root.check_way(&root.way().unwrap(), daemon).unwrap();
+    }
+
+    #[test]
+    fn a_group_may_write_if_only_the_owner_is_in_it() {
+        let passwd = "root:x:0:0:root:/:/bin/sh\nann:x:1000:1000::/:/bin/sh\n\
+                      bob:x:1001:1001::/:/bin/sh\ncy:x:1002:100::/:/bin/sh\n\
+                      dan:x:1003:1003::/:/bin/sh\neve:x:1004:1003::/:/bin/sh\nbad line\n";
+        let group = "root:x:0:\nann:x:1000:\nbob:x:1001:bob,ann\nusers:x:100:\ndan:x:1003:\nstaff:x:50:ann\n\
+                     twice:x:70:\ntwice2:x:70:eve\nbad line\n";
+        let is_alone = |uid, gid| is_alone(uid, gid, passwd, group);
+        assert!(is_alone(1000, 1000) && is_alone(0, 0) && is_alone(1002, 100));
+        for (uid, gid, why) in [
+            (1001, 1001, "ann is a member, too"),
+            (1003, 1003, "it is eve's primary group, too"),
+            (1000, 50, "it is not the owner's primary group"),
+            (1001, 1000, "it is ann's group"),
+            (1000, 4711, "no such group"),
+            (4711, 4711, "no such account"),
+            (1000, 70, "two groups have this number"),
+        ] {
+            assert!(!is_alone(uid, gid), "{why}");
+        }
+        let above = |mode| Above {
+            id: (1, 1),
+            uid: 1000,
+            gid: 1000,
+            mode,
+            has_acl: false,
+        };
+        assert!(above(0o775).is_safe(&[1000], is_alone));
+        assert!(!above(0o777).is_safe(&[1000], is_alone));
+        assert!(!above(0o775).is_safe(&[0, 1001], is_alone));
+        assert!(!above(0o775).is_safe(&[1000], |_, _| false));
+        let listed = Above {
+            has_acl: true,
+            ..above(0o775)
+        };
+        assert!(!listed.is_safe(&[1000], is_alone), "others may be in the list");
+        assert!(
+            !super::is_alone(1000, 1000, &format!("{passwd}+\n"), group),
+            "accounts from elsewhere"
+        );
+        assert!(is_local("passwd: files systemd # local\nhosts: files dns\n") && is_local(""));
+        assert!(!is_local("passwd: files sss\n") && !is_local("group: files [NOTFOUND=continue] ldap\n"));
     }
 
     #[test]

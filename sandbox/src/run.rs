@@ -8,7 +8,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::awake;
 use crate::beside::{self, Beside, Outward};
 use crate::call::{Call, Denial, DenialSource};
 use crate::cgroup::Cgroups;
@@ -21,120 +20,46 @@ use crate::isolation;
 use crate::limits::{DENIALS_MAX, REAP_TIME_MAX};
 use crate::pool::{InFlight, Pool, Ready};
 use crate::profile::{Ceilings, OnDenied, Profile};
-use crate::room;
 use crate::settle::{CallSummary, Reply};
 use crate::sys::{process, seccomp};
 use crate::syscalls;
-use crate::wire::{HEADER_BYTES, Kind, Orders, header, parse_header};
+use crate::wire::{HEADER_BYTES, Kind, Orders, parse_header};
 
 /// Makes the call in this child, which is used up by it. A drill, if there is one, takes the place of the request.
 pub(crate) async fn run(
     in_flight: InFlight,
-    child: Ready,
+    mut child: Ready,
     call: &Call,
     drill: Option<Drill>,
     beside: Beside,
 ) -> Result<Reply, SandboxError> {
-    let begun = Begun::new(in_flight, child, call, drill, false)?;
-    begun.finish(call.timeout, beside).await
-}
-
-/// A call that has its child. Dropped, the child is killed.
-struct Begun {
-    child: Ready,
-    call: CallSummary,
-    ceilings: Ceilings,
-    /// What is still to be said to the child.
-    unsent: Vec<u8>,
-    since: Instant,
-    in_flight: InFlight,
-}
-
-impl Begun {
-    /// A child whose call may wait for the word to go.
-    fn new(
-        in_flight: InFlight,
-        mut child: Ready,
-        call: &Call,
-        drill: Option<Drill>,
-        waits: bool,
-    ) -> Result<Self, SandboxError> {
-        let pool = in_flight.pool();
-        let ceilings = isolation::ceilings(pool, &call.limits);
-        if let Some(slot) = &mut child.cgroup {
-            slot.limit(ceilings.memory_bytes, ceilings.processes)
-                .map_err(SandboxError::io("bounding a child's memory"))?;
-        }
-        let unsent = frame(call, &ceilings, pool.cgroups.as_deref(), (drill, waits))?;
-        let call = CallSummary {
+    let pool = in_flight.pool();
+    let ceilings = isolation::ceilings(pool, &call.limits);
+    if let Some(slot) = &mut child.cgroup {
+        slot.limit(ceilings.memory_bytes, ceilings.processes)
+            .map_err(SandboxError::io("bounding a child's memory"))?;
+    }
+    let said = Said {
+        frame: &frame(call, &ceilings, pool.cgroups.as_deref(), drill)?,
+        beside,
+        timeout: call.timeout,
+        output_max: ceilings.output_bytes as usize,
+    };
+    let begun = Instant::now();
+    let mut denials = Denials::default();
+    let cause = converse(pool, &child, said, &mut denials).await?;
+    Ok(Reply {
+        child,
+        call: CallSummary {
             tool_id: call.tool_id.clone(),
             trace_id: call.trace_id.clone(),
-        };
-        Ok(Self {
-            child,
-            call,
-            ceilings,
-            unsent,
-            since: Instant::now(),
-            in_flight,
-        })
-    }
-
-    /// Says the rest, and listens until the call is over.
-    async fn finish(self, timeout: Duration, beside: Beside) -> Result<Reply, SandboxError> {
-        let mut denials = Denials::default();
-        let said = Said {
-            frame: &self.unsent,
-            beside,
-            timeout,
-            output_max: self.ceilings.output_bytes as usize,
-        };
-        let cause = converse(self.in_flight.pool(), &self.child, said, &mut denials).await?;
-        let Self {
-            child,
-            call,
-            ceilings,
-            since,
-            in_flight,
-            ..
-        } = self;
-        Ok(Reply {
-            child,
-            call,
-            ceilings,
-            cause,
-            denials,
-            begun: since,
-            in_flight,
-        })
-    }
-}
-
-/// A call that a child has in hand already, narrowed to it, and does not carry out before it is told to. Dropped, it was never made: the
-/// child is killed, and has done nothing.
-pub struct Poised(Begun);
-
-impl Poised {
-    pub(crate) fn new(in_flight: InFlight, child: Ready, call: &Call) -> Result<Self, SandboxError> {
-        let mut begun = Begun::new(in_flight, child, call, None, true)?;
-        // If it has died while it waited, the channel will say so again.
-        let sent = send_now(&begun.child.channel, &begun.unsent).unwrap_or(0);
-        begun.unsent.drain(..sent);
-        Ok(Self(begun))
-    }
-
-    /// Has it carried out; the time counts from now. Otherwise as [`crate::Sandbox::ask_with`].
-    pub async fn go(self, timeout: Duration, beside: Beside) -> Result<Reply, SandboxError> {
-        let Self(mut begun) = self;
-        begun.unsent.extend_from_slice(&header(Kind::Go, 0));
-        begun.finish(timeout, beside).await
-    }
-}
-
-impl std::fmt::Debug for Poised {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Poised({})", self.0.call.tool_id)
-    }
+        },
+        ceilings,
+        cause,
+        denials,
+        begun,
+        in_flight,
+    })
 }
 
 /// The one message into the child.
@@ -142,7 +67,7 @@ fn frame(
     call: &Call,
     ceilings: &Ceilings,
     cgroups: Option<&Cgroups>,
-    (drill, waits): (Option<Drill>, bool),
+    drill: Option<Drill>,
 ) -> Result<Vec<u8>, SandboxError> {
     let timeout_ms = call.timeout.as_millis() as u64;
     let narrowing = call.effective_narrowing();
@@ -150,7 +75,6 @@ fn frame(
         ceilings: *ceilings,
         narrowing,
         timeout_ms,
-        waits,
         memory_by_process: cgroups.is_none(),
         processes_by_cgroup: cgroups.is_some_and(Cgroups::counts_processes),
         drill,
@@ -167,7 +91,7 @@ struct Said<'a> {
     output_max: usize,
 }
 
-/// Sends the request and listens until one of the ways in which a call can end has come.
+/// Sends the request, listens until the call ends in one of its ways, kills the tree, and waits until nothing of it can run.
 async fn converse(
     pool: &Pool,
     child: &Ready,
@@ -186,14 +110,7 @@ async fn converse(
     let sent = send_now(&child.channel, frame).unwrap_or(0);
     let frame = &frame[sent..];
     let mut told = Vec::new();
-    let all_sent = frame.is_empty() && beside.inward.is_none();
-    if all_sent
-        && awake::is_worth_it(pool)
-        && let Some(cause) = awake::hear(child, output_max, &mut told)
-    {
-        return over(pool, child, cause, told, denials).await;
-    }
-    let interest = if all_sent {
+    let interest = if frame.is_empty() && beside.inward.is_none() {
         Interest::READABLE
     } else {
         Interest::READABLE | Interest::WRITABLE
@@ -205,28 +122,13 @@ async fn converse(
         cause = refusals(&pool.profile, &listener, denials) => cause,
         cause = hear(&channel, output_max, &mut told, beside.outward.as_mut()) => cause,
         never = beside::tell(&channel, frame, &mut beside.inward) => match never {},
-        never = room::let_out(child), if child.may_be_aside => match never {},
         () = tokio::time::sleep_until(deadline) => Cause::TimedOut,
     };
-    drop((channel, listener));
-    over(pool, child, cause, told, denials).await
-}
-
-/// Ends the whole tree, and waits until nothing of it can run any more.
-async fn over(
-    pool: &Pool,
-    child: &Ready,
-    cause: Cause,
-    told: Vec<Denial>,
-    denials: &mut Denials,
-) -> Result<Cause, SandboxError> {
     let _gone = process::kill(child.pidfd.as_fd());
     for denial in told {
         denials.add(denial);
     }
-    if !(awake::is_worth_it(pool) && awake::sees_the_end(child)) {
-        contained(pool, &watched(&child.listener, Interest::READABLE)?).await;
-    }
+    contained(pool, &listener).await;
     Ok(cause)
 }
 
@@ -246,7 +148,7 @@ async fn contained(pool: &Pool, listener: &Watched<'_>) {
             }
         }
     };
-    if tokio::time::timeout(REAP_TIME_MAX.get(), hung_up).await.is_err() {
+    if tokio::time::timeout(REAP_TIME_MAX, hung_up).await.is_err() {
         pool.give_up_zygote();
     }
 }
@@ -374,7 +276,7 @@ async fn refusals(profile: &Profile, listener: &Watched<'_>, denials: &mut Denia
             denials.count(code, &what, DenialSource::Kernel);
         }
         match profile.on_denied {
-            OnDenied::Errno if total < DENIALS_MAX.get() => {
+            OnDenied::Errno if total < DENIALS_MAX => {
                 seccomp::refuse_with(listener.get_ref().as_fd(), refused, libc::EPERM);
             }
             OnDenied::Errno | OnDenied::Kill => return Cause::Denied { code, what },

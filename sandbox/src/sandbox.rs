@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use effectd_contracts::SandboxProfile;
-use nix::unistd::{Pid, getegid, geteuid};
+use nix::unistd::{getegid, geteuid};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::beside::Beside;
 use crate::call::{Answer, Call};
@@ -18,27 +19,21 @@ use crate::keeper::{Starter, keep};
 use crate::limits::{LANDLOCK_ABI_MIN, READY_MAX, READY_MIN, STAND_IN_ID, ZYGOTES_MAX};
 use crate::pool::{Pool, PoolSize};
 use crate::profile::Profile;
-use crate::room::Others;
 use crate::root::{RootId, SpaceRoot};
-use crate::run::Poised;
 use crate::settle::Reply;
 use crate::sys::process::landlock_abi;
 use crate::trouble::landlock_fix;
 use crate::wire::{Boot, Identity};
 
-/// How the sandbox is set up.
 #[derive(Debug, Clone)]
 pub struct SandboxConfig {
     /// The program that becomes the zygote: one that calls [`crate::init`] first in `main`. Usually this very program.
     pub zygote_exe: PathBuf,
-    /// Further arguments for it, after `__zygote`.
-    pub zygote_args: Vec<String>,
     /// The uid (and gid) that children have on the host. `None` means the workspace's owner, or a stand-in where that is
     /// root. Only root can choose.
     pub uid: Option<u32>,
     /// How many children are kept ready for each (profile, space root).
     pub pool: PoolSize,
-    /// Most zygotes at a time.
     pub zygotes_max: usize,
     /// A cgroup folder that is delegated to effectd. `None` looks for one.
     pub cgroup_parent: Option<PathBuf>,
@@ -51,11 +46,9 @@ impl SandboxConfig {
         Self::new("/proc/self/exe")
     }
 
-    /// The usual settings for this program.
     pub fn new(zygote_exe: impl Into<PathBuf>) -> Self {
         Self {
             zygote_exe: zygote_exe.into(),
-            zygote_args: Vec::new(),
             uid: None,
             pool: PoolSize {
                 ready_min: READY_MIN,
@@ -73,8 +66,6 @@ pub struct Sandbox {
     cgroups: Option<Arc<Cgroups>>,
     profiles: HashMap<SandboxProfile, Arc<Profile>>,
     zygotes: Mutex<HashMap<Key, Entry>>,
-    /// Threads that children are kept away from.
-    others: Arc<Others>,
 }
 
 /// What a zygote is for. A root that was replaced by another folder of the same name is another.
@@ -91,12 +82,9 @@ struct Entry {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// A zygote that is up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZygoteInfo {
-    /// Its profile.
     pub profile: SandboxProfile,
-    /// Its space's root.
     pub space_root: PathBuf,
     /// The process that guards it; when that ends, all beneath it ends.
     pub guard_pid: u32,
@@ -140,14 +128,17 @@ impl Sandbox {
             cgroups,
             profiles,
             zygotes: Mutex::default(),
-            others: Arc::default(),
         })
     }
 
-    /// A thread of this process, by the kernel's number, that everybody waits for: where children keep to one half of the processors
-    /// ([`Call::makes_room`]), it keeps to the other.
-    pub fn leave_room_for(&self, thread: i32) {
-        self.others.add(Pid::from_raw(thread));
+    /// A sandbox that runs nothing, whatever the host is like: for programs that only look at a state.
+    pub fn closed(config: SandboxConfig) -> Self {
+        Self {
+            config,
+            cgroups: None,
+            profiles: HashMap::new(),
+            zygotes: Mutex::default(),
+        }
     }
 
     /// Makes one call. The answer comes when every process it started is dead and reaped; dropping the future kills them.
@@ -167,18 +158,7 @@ impl Sandbox {
         self.make(&call, None, beside).await
     }
 
-    /// Hands a call to a child that is ready, without waiting for anything, and without having it carried out before
-    /// [`Poised::go`]. `None` if it cannot be: whoever [asks](Self::ask) for it then waits, or is told why not.
-    pub fn poise(&self, call: &Call) -> Option<Poised> {
-        call.check().ok()?;
-        let key = self.key(call.effective_profile(), &call.space_root);
-        let pool = Arc::clone(&self.lock().get(&key)?.pool);
-        let in_flight = pool.enter();
-        let child = pool.take_now(call.makes_room)?;
-        Poised::new(in_flight, child, call).ok()
-    }
-
-    /// The same with an attack of our own in place of the tool.
+    /// One call with an attack of our own in place of the tool.
     pub(crate) async fn drill(&self, call: Call, drill: Drill) -> Result<Answer, SandboxError> {
         let reply = self.make(&call, Some(drill), Beside::default()).await?;
         Ok(reply.settle().await)
@@ -188,7 +168,7 @@ impl Sandbox {
         call.check()?;
         let pool = self.pool_for(call.effective_profile(), &call.space_root)?;
         let in_flight = pool.enter();
-        let child = pool.take(call.makes_room).await?;
+        let child = pool.take().await?;
         crate::run::run(in_flight, child, call, drill, beside).await
     }
 
@@ -197,12 +177,11 @@ impl Sandbox {
     pub async fn warm(&self, profile: SandboxProfile, space_root: &SpaceRoot) -> Result<(), SandboxError> {
         let pool = self.pool_for(profile, space_root)?;
         let _in_flight = pool.enter();
-        let child = pool.take(false).await?;
+        let child = pool.take().await?;
         pool.deliver(child);
         Ok(())
     }
 
-    /// The zygotes that are up now.
     pub fn zygotes(&self) -> Vec<ZygoteInfo> {
         let entries = self.lock();
         let info = |(key, entry): (&Key, &Entry)| {
@@ -222,7 +201,7 @@ impl Sandbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
-        self.zygotes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.zygotes.lock()
     }
 
     fn pool_for(&self, profile: SandboxProfile, root: &SpaceRoot) -> Result<Arc<Pool>, SandboxError> {
@@ -295,11 +274,9 @@ impl Sandbox {
             (boot, root.clone()),
             self.cgroups.clone(),
             self.config.pool,
-            Arc::clone(&self.others),
         ));
         let starter = Starter {
             exe: self.config.zygote_exe.clone(),
-            args: self.config.zygote_args.clone(),
         };
         let kept = Arc::clone(&pool);
         let keeper = std::thread::Builder::new()

@@ -8,7 +8,6 @@ use std::time::Instant;
 use effectd_contracts::{ToolId, TraceId};
 use tokio::io::Interest;
 
-use crate::awake;
 use crate::call::{Answer, Usage};
 use crate::cgroup::{Seen, Slot};
 use crate::denials::Denials;
@@ -85,9 +84,6 @@ impl Reply {
         }
         denials.count_unanswered(&cause, &facts);
         let usage = usage(ended.unwrap_or_default(), seen.peak_bytes, wall);
-        if ended.is_some() {
-            pool.took(usage.cpu_user_us + usage.cpu_system_us);
-        }
         let wrote_too_much = usage.bytes_written > ceilings.written_bytes;
         let replied = matches!(cause, Cause::Replied(_));
         let cause = if replied && wrote_too_much {
@@ -124,20 +120,9 @@ fn usage(ended: Ended, peak_bytes: Option<u64>, wall: std::time::Duration) -> Us
 /// Waits for the zygote's report that the tree, which has been killed, is reaped. `None` means that the zygote died as well,
 /// and with it, by the kernel's own rule, the tree.
 async fn reaped(pool: &Pool, child: &Ready) -> Option<Ended> {
-    if awake::is_worth_it(pool) {
-        // Whoever was told that the child has spoken may want this very thread first.
-        tokio::task::yield_now().await;
-        if awake::sees_the_report(child) {
-            let mut report = [0; ENDED_BYTES];
-            // It is written as a whole; without one, the zygote is gone.
-            let whole = nix::unistd::read(&child.status, &mut report) == Ok(ENDED_BYTES);
-            return whole.then(|| unpack_ended(&report));
-        }
-    }
     let status = watched(&child.status, Interest::READABLE).ok()?;
     let mut report = Vec::with_capacity(ENDED_BYTES);
-    let waited =
-        tokio::time::timeout(REAP_TIME_MAX.get(), read_up_to(&status, &mut report, ENDED_BYTES)).await;
+    let waited = tokio::time::timeout(REAP_TIME_MAX, read_up_to(&status, &mut report, ENDED_BYTES)).await;
     if waited.is_err() {
         pool.give_up_zygote();
     }

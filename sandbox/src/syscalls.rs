@@ -390,7 +390,6 @@ const TABLE: &[(&str, u32)] = &[
 /// The first number after all known ones.
 pub(crate) const NUMBER_END: u32 = 470;
 
-/// The number of a system call.
 pub(crate) fn number(name: &str) -> Option<u32> {
     TABLE
         .iter()
@@ -404,7 +403,6 @@ pub(crate) fn name(number: u32) -> String {
     found.map_or_else(|_| format!("syscall {number}"), |at| TABLE[at].0.to_owned())
 }
 
-/// All known numbers.
 pub(crate) fn numbers() -> impl Iterator<Item = u32> {
     TABLE.iter().map(|(_, number)| *number)
 }

@@ -18,11 +18,10 @@ use crate::limits::{DENIALS_NAMED_MAX, OUTPUT_BYTES_MAX};
 use crate::sys::seccomp;
 use crate::syscalls;
 use crate::wire::{
-    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, header, pack_ended, parse_header, piece_head,
-    unpack_ended, unpack_failure, unpack_request,
+    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, pack_ended, parse_header, piece_head, unpack_ended,
+    unpack_failure, unpack_request,
 };
 
-/// What a simulated host lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
     /// The kernel was built without Landlock, or it is switched off.
@@ -55,15 +54,12 @@ pub fn without(missing: Missing, command: &mut Command) -> &mut Command {
 /// One system call that a profile bans, whatever its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Banned {
-    /// Its name.
     pub name: String,
-    /// Its number.
     pub number: u32,
     /// The errno with which it fails without being counted, if it does.
     pub quiet: Option<i32>,
 }
 
-/// All that the base of a profile bans.
 pub fn banned(profile: SandboxProfile) -> Result<Vec<Banned>, SandboxError> {
     let banned = |(number, quiet): (u32, Option<u16>)| Banned {
         name: syscalls::name(number),
@@ -145,7 +141,7 @@ fn to_child(payload: &[u8]) {
 pub fn samples() -> Vec<Vec<u8>> {
     let notes = br#"[{"code":"path_denied","what":"x","count":1,"source":"child"}]"#;
     let failure = br#"{"step":"Landlock","errno":1,"detail":"x"}"#;
-    let orders = br#"{"ceilings":{"cpu_ms":1,"memory_bytes":1,"processes":1,"open_files":1,"file_bytes":1,"written_bytes":1,"output_bytes":1,"tmp_bytes":1},"narrowing":{"readable":null,"writable":["a"],"tmp":true},"timeout_ms":5,"waits":true,"memory_by_process":false,"processes_by_cgroup":true,"drill":null}"#;
+    let orders = br#"{"ceilings":{"cpu_ms":1,"memory_bytes":1,"processes":1,"open_files":1,"file_bytes":1,"written_bytes":1,"output_bytes":1,"tmp_bytes":1},"narrowing":{"readable":null,"writable":["a"],"tmp":true},"timeout_ms":5,"memory_by_process":false,"processes_by_cgroup":true,"drill":null}"#;
     vec![
         frame(Kind::Reply, notes, b"answer"),
         frame(Kind::Reply, b"[]", b""),
@@ -157,7 +153,6 @@ pub fn samples() -> Vec<Vec<u8>> {
         br#""Ready""#.to_vec(),
         [&b"{\"Failed\":"[..], failure, b"}"].concat(),
         vec![7; ENDED_BYTES],
-        header(Kind::Go, 0).to_vec(),
     ]
 }
 

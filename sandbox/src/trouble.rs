@@ -74,7 +74,6 @@ fn workspace(boot: &Boot, what: String, fix: String) -> SandboxError {
     }
 }
 
-/// The remedy for missing Landlock.
 pub(crate) fn landlock_fix() -> String {
     "a kernel of 6.12 or later with Landlock switched on is needed (`lsm=landlock,…` on the kernel's command line)".to_owned()
 }

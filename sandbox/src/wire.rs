@@ -36,7 +36,6 @@ pub(crate) struct Identity {
     pub(crate) stands_in_for: Option<(u32, u32)>,
 }
 
-/// The zygote's answer to [`Boot`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Booted {
     /// It is confined and can make children.
@@ -88,7 +87,6 @@ pub(crate) const CONTROL_NO_CHILD: u8 = b'N';
 pub(crate) const HEADER_BYTES: usize = 12;
 const MAGIC: u32 = 0x6566_6378;
 
-/// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Child: confined and waiting. The listener of its filter comes along.
@@ -103,19 +101,16 @@ pub(crate) enum Kind {
     Panicked,
     /// Either: a piece of something long; see [`crate::beside`].
     Piece,
-    /// Runtime: the request may be carried out.
-    Go,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 6] = [
         Kind::Ready,
         Kind::Unconfined,
         Kind::Request,
         Kind::Reply,
         Kind::Panicked,
         Kind::Piece,
-        Kind::Go,
     ];
 
     const fn number(self) -> u32 {
@@ -126,12 +121,10 @@ impl Kind {
             Kind::Reply => 4,
             Kind::Panicked => 5,
             Kind::Piece => 6,
-            Kind::Go => 7,
         }
     }
 }
 
-/// The head of a frame.
 pub(crate) fn header(kind: Kind, length: usize) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -172,8 +165,6 @@ pub(crate) struct Orders {
     pub(crate) ceilings: Ceilings,
     pub(crate) narrowing: Narrowing,
     pub(crate) timeout_ms: u64,
-    /// Whether the request may be carried out only when [`Kind::Go`] has come.
-    pub(crate) waits: bool,
     /// Whether memory is bounded by each process's own limit, since no cgroup does it.
     pub(crate) memory_by_process: bool,
     /// Whether a cgroup counts the processes; the kernel's other count then only stands behind it.
@@ -199,7 +190,6 @@ pub(crate) fn unpack_failure(payload: &[u8]) -> Option<SetupFailure> {
     serde_json::from_slice(split(payload)?.0).ok()
 }
 
-/// Size of a status report.
 pub(crate) const ENDED_BYTES: usize = 40;
 
 /// The zygote's report about a reaped child.
@@ -219,7 +209,6 @@ pub(crate) fn pack_ended(ended: &Ended) -> [u8; ENDED_BYTES] {
     bytes
 }
 
-/// Reads a status report.
 pub(crate) fn unpack_ended(bytes: &[u8; ENDED_BYTES]) -> Ended {
     let word = |at: usize| {
         let mut word = [0; 8];

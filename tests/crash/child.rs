@@ -4,30 +4,20 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use effectd::contracts::bound::Tunable as _;
-use effectd::contracts::{ActionRequest, BaseProfile, Event, ExecutedData, Receipt, SandboxProfile, Topic};
+use effectd::contracts::{ActionRequest, Event, ExecutedData, Receipt, Topic};
 use effectd::{Answer, Config, Runtime};
 use effectd_actors::identity::verify;
-use effectd_actors::limits::KEEP_COMPANY_MIN;
 use effectd_bus::{LetterOrigin, ReceiptQuery};
 use serde_json::{Value, json};
 
 use crate::place::SHORT_LEASE;
 
-/// In the place's folder: how much company it takes for a sync to be left until somebody waits.
-pub(crate) const KEEP_COMPANY: &str = "keep-company";
-/// In the place's folder: the first call finds a child that is ready.
-pub(crate) const WARM: &str = "warm";
-
-/// What is on disk when everything has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) receipts: Vec<Receipt>,
     pub(crate) events: Vec<ExecutedData>,
     pub(crate) letters: Vec<Letter>,
-    /// Decisions that are not settled.
     pub(crate) unsettled: u64,
-    /// Intents without an outcome.
     pub(crate) open_intents: usize,
     /// Receipts whose signature does not hold.
     pub(crate) forged: usize,
@@ -73,7 +63,6 @@ impl Report {
         }
     }
 
-    /// Everything that is in this runtime's store.
     pub(crate) async fn of(runtime: &Runtime) -> Self {
         let store = runtime.store();
         let key = runtime.pipeline().parts().identity.key().public_key();
@@ -147,13 +136,11 @@ impl Report {
         receipt
     }
 
-    /// The dead letters of this action.
     pub(crate) fn letters_of(&self, action: &str) -> Vec<&Letter> {
         let of = |letter: &&Letter| letter.action_id.as_deref() == Some(action);
         self.letters.iter().filter(of).collect()
     }
 
-    /// Nothing is left over.
     #[track_caller]
     pub(crate) fn all_settled(&self) {
         assert_eq!(
@@ -185,31 +172,14 @@ pub(crate) fn main() -> ExitCode {
 
 async fn work(mode: &str, folder: &Path, requests: Vec<ActionRequest>) {
     let mut config = Config::embedded(folder.join(".effectd")).unwrap();
-    if let Ok(company) = std::fs::read_to_string(folder.join(KEEP_COMPANY)) {
-        KEEP_COMPANY_MIN.set(company.parse().unwrap()).unwrap();
-    }
     config.lease_ttl = SHORT_LEASE * 5;
     let runtime = Runtime::start(config).await.unwrap();
-    if folder.join(WARM).exists() {
-        warm(&runtime, &folder.join("workspace")).await;
-    }
     say("started");
     let all = requests.into_iter().map(|request| ask(&runtime, mode, request));
     all_of(all.collect()).await;
     let report = Report::of(&runtime).await;
     say(&format!("report {}", report.to_json()));
     assert!(runtime.stop().await, "something was left over");
-}
-
-/// Has a child ready, so that the next call finds it.
-pub(crate) async fn warm(runtime: &Runtime, root: &Path) {
-    let profile = SandboxProfile {
-        base: BaseProfile::Default,
-        high_isolation: false,
-    };
-    let sandbox = &runtime.pipeline().parts().sandbox;
-    let root = effectd_sandbox::SpaceRoot::open(root).unwrap();
-    sandbox.warm(profile, &root).await.unwrap();
 }
 
 /// Waits for all of them, side by side.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
-use effectd::contracts::bound::Tunable as _;
 use effectd::contracts::{Code, Effects, PreviewVerdict, Receipt};
 use effectd::{Answer, Config, Runtime};
 use effectd_actors::Decider;
@@ -143,13 +142,14 @@ impl Outcomes {
 
 /// Makes so many calls of the tools that effectd brings, all of them watched, and says what they came to.
 fn random_calls(place: &Place, calls: usize, seed: u64) -> Outcomes {
-    let bound = &effectd_actors::limits::SCAN_CORE_ENTRIES_MAX;
-    bound.set(100_000).unwrap();
     let mut outcomes = Outcomes::default();
     asynchronously(async {
         let runtime = Arc::new(
             place
-                .runtime(|config| config.pipeline.control.session_actions_max = u32::MAX)
+                .runtime(|config| {
+                    config.pipeline.control.session_actions_max = u32::MAX;
+                    config.pipeline.scan_core_entries_max = 100_000;
+                })
                 .await,
         );
         let (mut chance, mut receipts, mut asked) = (Chance(seed), Vec::new(), 0);
@@ -170,7 +170,6 @@ fn random_calls(place: &Place, calls: usize, seed: u64) -> Outcomes {
         let runtime = Arc::into_inner(runtime).expect("nobody else has it");
         assert!(runtime.stop().await);
     });
-    bound.set(0).unwrap();
     outcomes
 }
 

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use effectd::adapters::{Tool, Workspace};
-use effectd::contracts::bound::Tunable as _;
 use effectd::contracts::{
     Code, Digest, Effects, Failure, Receipt, ToolCall, ToolId, ToolOutput, ToolSpec, Touch, UndeclaredKind,
 };
@@ -196,7 +195,6 @@ impl Tool for Reader {
     }
 }
 
-/// The tools of this program.
 pub(crate) static ALL: effectd::tools::Tools = &[
     &SAFE_TOOL,
     &PROBE_TOOL,
@@ -308,14 +306,9 @@ fn caught(tool: &str) -> Option<(Code, Option<UndeclaredKind>)> {
 }
 
 fn every_liar() {
-    // Fewer than a flood of new files.
-    let bound = &effectd_actors::limits::SCAN_ENTRIES_MAX;
-    let before = bound.get();
-    bound.set(100).unwrap();
     for id in LIARS.iter().map(|liar| liar.id).chain([READER_ID]) {
         liar(id);
     }
-    bound.set(before as u64).unwrap();
 }
 
 fn liar(id: &str) {
@@ -325,7 +318,10 @@ fn liar(id: &str) {
     fs::write(place.workspace().join("there/theirs"), "there").unwrap();
     fs::write(place.workspace().join("outside"), "there").unwrap();
     asynchronously(async {
-        let runtime = place.runtime(|_| ()).await;
+        // Fewer than a flood of new files.
+        let runtime = place
+            .runtime(|config| config.pipeline.scan_entries_max = 100)
+            .await;
         let honest = done(&runtime, &request("honest", id, &json!({ "name": "honest" }))).await;
         assert_eq!(honest.error, None, "{}", id);
         assert!(!is_off(runtime.store(), id), "{} was honest", id);

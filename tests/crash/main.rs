@@ -13,8 +13,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
-    clippy::print_stderr,
-    missing_docs
+    clippy::print_stderr
 )]
 
 mod child;
@@ -26,10 +25,10 @@ mod tools;
 
 mod at_length;
 mod drafts;
-mod early;
 mod embedding;
 mod faults;
 mod figures;
+mod intent;
 mod matrix;
 mod power;
 mod registered;
@@ -58,7 +57,7 @@ fn tests() -> Vec<Test> {
         embedding::TESTS,
         at_length::TESTS,
         drafts::TESTS,
-        early::TESTS,
+        intent::TESTS,
         liars::TESTS,
         honest::TESTS,
     ]

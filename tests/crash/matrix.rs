@@ -27,7 +27,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("matrix_every_point_was_really_visited", every_point_visited),
 ];
 
-/// The classes of tools.
 const CLASSES: [&str; 3] = [SAFE, PROBE, NEVER];
 
 /// How far an action has come at a point.
@@ -39,7 +38,6 @@ pub(crate) enum Stood {
     Claimed,
     /// The effect has happened, the receipt is not on disk.
     Done,
-    /// The receipt is on disk.
     Recorded,
 }
 
@@ -93,7 +91,6 @@ const STORE: [&str; 6] = [
     "writer.before_answer:3",
 ];
 
-/// One way of dying.
 #[derive(Debug, Clone)]
 struct Case {
     tool: &'static str,
@@ -103,17 +100,14 @@ struct Case {
     stood: Option<Stood>,
 }
 
-/// What was seen of it.
 #[derive(Debug)]
 struct Seen {
     case: Case,
     /// The kills that really took place at their point.
     visited: usize,
-    /// The effect at the time of the first kill.
     effects_at_kill: usize,
     /// What callers were told before the first kill.
     told_before: Option<Receipt>,
-    /// The answer in the end.
     answer: Receipt,
     report: Report,
     effects: usize,

@@ -34,7 +34,6 @@ impl Place {
         place
     }
 
-    /// Writes the policy: these tools may be used.
     pub(crate) fn set_policy(&self, tools: &[&str]) {
         for (file, text) in DEMO_FILES {
             let mut text = text.to_owned();
@@ -74,12 +73,10 @@ impl Place {
         self.path().join("workspace")
     }
 
-    /// How often the effect of this name happened.
     pub(crate) fn effects(&self, name: &str) -> usize {
         self.lines(&format!("witness-{name}"))
     }
 
-    /// How often the tool ran.
     pub(crate) fn runs(&self, name: &str) -> usize {
         self.lines(&format!("runs-{name}"))
     }
@@ -97,7 +94,6 @@ impl Place {
         }
     }
 
-    /// What tools say.
     pub(crate) fn marker(&self) -> Receiver<String> {
         // Opened for both, so that opening never waits and the pipe never ends.
         let pipe = fs::File::options()
@@ -154,7 +150,6 @@ impl Place {
 /// machine. All others have the usual time, since on a machine that stalls an honest stage would lose it, too.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 
-/// What a process is to do.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     /// `exec`, `submit` or `wait`.
@@ -164,18 +159,15 @@ pub(crate) struct Order {
     pub(crate) stop_at: Option<String>,
 }
 
-/// A runtime at work.
 pub(crate) struct Process {
     child: Child,
     said: Receiver<String>,
 }
 
-/// What a process that ended well has said.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// The receipts that callers were given, in the order of the requests.
     pub(crate) answers: Vec<Value>,
-    /// What is on disk.
     pub(crate) report: Report,
 }
 

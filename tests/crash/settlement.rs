@@ -162,7 +162,7 @@ fn poison() {
         requests: vec![request(ACTION, NEVER)],
         stop_at: Some("gate.begin:1".to_owned()),
     };
-    for _ in 0..effectd_actors::limits::DELIVERIES_MAX {
+    for _ in 0..effectd_actors::Settings::default().deliveries_max {
         let process = place.start(&order);
         assert!(process.stopped(&mut Vec::new()));
         process.kill();

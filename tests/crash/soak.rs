@@ -10,7 +10,6 @@ use crate::harness::side_by_side;
 use crate::place::{Order, Place, request};
 use crate::tools::{NEVER, PROBE, SAFE};
 
-/// Actions of one round.
 const ACTIONS: usize = 60;
 /// Kills of one round. A decision is given up after five deliveries, so more would end honest ones.
 const KILLS: usize = 4;

@@ -28,9 +28,7 @@ impl House {
         let place = place();
         std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
         let socket = place.path("shared.sock").to_str().unwrap().to_owned();
-        // Links from a repeat to its receipt take their time to the disk: nobody may notice.
-        let settings = ["gateway.socket_mode=0660", "store.link_linger_ms=1000"];
-        let daemon = place.serve(&["--socket", &socket, "--set", settings[0], "--set", settings[1]]);
+        let daemon = place.serve(&["--socket", &socket, "--set", "gateway.socket_mode=0660"]);
         Some(Self {
             place,
             _daemon: daemon,

@@ -34,7 +34,16 @@ fn find(directory: &Path, secret: &[u8]) -> Vec<std::path::PathBuf> {
 
 #[test]
 fn a_state_that_is_written_to_is_copied_and_restored_whole() {
-    let place = Place::seeded();
+    copied_and_restored("files");
+}
+
+#[test]
+fn a_state_in_sled_that_is_written_to_is_copied_and_restored_whole() {
+    copied_and_restored("sled");
+}
+
+fn copied_and_restored(journal: &str) {
+    let place = Place::seeded_in(journal);
     let daemon = place.serve(&[]);
     let post = |n: usize| {
         let name = format!("b-{n}");
@@ -87,6 +96,8 @@ fn a_state_that_is_written_to_is_copied_and_restored_whole() {
         ],
     );
     assert_eq!(restored["blocks"], made["blocks"], "{restored}");
+    let format = std::fs::read_to_string(place.path("elsewhere/.effectd/journal/format")).unwrap();
+    assert!(format.ends_with(&format!(" {journal}\n")), "{format}");
     let there = ["--state", "elsewhere/.effectd"];
     for check in [
         &["store", "check"][..],

@@ -1,5 +1,6 @@
 //! What monitoring asks is answered as monitoring expects it, and topics are told and replayed as they are.
 
+use effectd_actors::limits::HELD_PAGE;
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, held};
@@ -159,18 +160,18 @@ fn topics_are_told_replayed_and_exported_without_moving_anybody() {
     );
     let groups = bus(&["groups", "-o", "json"]).json(0);
     assert_eq!(groups[0]["behind"], 0, "{groups}");
-    let limits = place
-        .effectd(&["limits", "show", "store.", "-o", "json"], None)
+    let shown = place
+        .effectd(&["config", "show", "store.", "-o", "json"], None)
         .json(0);
-    assert!(limits.as_array().unwrap().len() > 5, "{limits}");
+    assert!(shown.as_array().unwrap().len() > 5, "{shown}");
     let set = [
-        "limits",
+        "config",
         "show",
-        "gateway.upkeep_page_max",
+        "gateway.backlog_max",
         "-o",
         "json",
         "--set",
-        "gateway.upkeep_page_max=7",
+        "gateway.backlog_max=7",
     ];
     assert_eq!(place.effectd(&set, None).json(0)[0]["value"], "7");
 }
@@ -202,21 +203,39 @@ fn a_decision_that_cannot_be_taken_is_told_as_a_dead_letter_too() {
 #[test]
 fn questions_beyond_one_page_are_all_counted() {
     let place = asking();
-    let daemon = place.serve(&["--set", "approvals.page_items=2"]);
-    for n in 0..5 {
+    let daemon = place.serve(&[
+        "--set",
+        "approvals.per_session_max=1000",
+        "--set",
+        "control.session_actions_max=1000",
+    ]);
+    for n in 0..HELD_PAGE + 3 {
         held(&daemon, &format!("h-{n}"), &format!("h-{n}.txt"), "h");
     }
     let first = daemon.get("/v1/approvals").json(200);
-    assert_eq!(first["approvals"].as_array().unwrap().len(), 2, "{first}");
+    assert_eq!(first["approvals"].as_array().unwrap().len(), HELD_PAGE);
+    let all = (HELD_PAGE + 3).to_string();
     let checked = place
-        .effectd(&["check", "held", "--warn", "5", "--format", "json"], None)
+        .effectd(
+            &[
+                "check",
+                "held",
+                "--warn",
+                &all,
+                "--critical",
+                "1000",
+                "--format",
+                "json",
+            ],
+            None,
+        )
         .json(1);
-    assert_eq!(checked["value"], 5, "{checked}");
+    assert_eq!(checked["value"], HELD_PAGE + 3, "{checked}");
     let seen = place
         .effectd(&["top", "--once", "--every-ms", "100"], None)
         .json(0);
-    assert_eq!(seen["held"].as_array().unwrap().len(), 5, "{seen}");
-    assert!(seen["held"][4]["expires_at"].is_string(), "{seen}");
+    assert_eq!(seen["held"].as_array().unwrap().len(), HELD_PAGE + 3);
+    assert!(seen["held"][HELD_PAGE + 2]["expires_at"].is_string());
     let bundle = place.effectd(&["support-bundle", "-"], None).json(0);
-    assert_eq!(bundle["questions_open"], 5, "{bundle}");
+    assert_eq!(bundle["questions_open"], HELD_PAGE + 3);
 }

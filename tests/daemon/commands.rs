@@ -171,6 +171,15 @@ fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
         "{}",
         unknown.stderr()
     );
+    let misfit = place.effectd(&["config", "show", "--set", "gateway.connections_max=0"], None);
+    assert_eq!(misfit.code(), 2);
+    assert!(
+        misfit
+            .stderr()
+            .contains("`gateway.connections_max` is \"0\"; it must be a number from 1 to 1000000000"),
+        "{}",
+        misfit.stderr()
+    );
     let variable = place
         .command(&["config", "show", "--state", ".effectd"])
         .env("EFFECTD_GATEWAY_SOCKETT_MODE", "0600")

@@ -84,7 +84,6 @@ fn as_user(daemon: &Daemon, uid: u32, count: usize, request: &str) -> (Child, Bu
     (child, out)
 }
 
-/// One request of this user.
 fn ask(daemon: &Daemon, uid: u32, method: &str, path: &str, body: &str) -> Reply {
     let length = body.len();
     let request = format!(

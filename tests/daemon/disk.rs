@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use crate::harness::{Daemon, Place, Serving, not_run, until, write_note};
 use crate::mounts::{Ballast, Mount};
 
-/// A daemon whose state lies on a disk of its own.
 fn on_a_small_disk(place: &Place) -> (Mount, Daemon) {
     let disk = Mount::tmpfs(place.state(), 128);
     assert_eq!(place.effectd(&["init"], None).code(), 0);

@@ -212,7 +212,6 @@ impl Drop for Daemon {
     }
 }
 
-/// What came back.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -228,7 +227,6 @@ impl Reply {
         Self::of(&bytes)
     }
 
-    /// The whole of what came back.
     pub fn of(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
@@ -250,7 +248,6 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// A problem of this code.
     #[track_caller]
     pub fn problem(&self, status: u16, code: &str) -> Value {
         let problem = self.json(status);

@@ -6,27 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use effectd::client::{Client, Told};
 use effectd::contracts::{ActionId, ActionRequest, SystemClock};
 use effectd_bus::{ReceiptQuery, Store, embedded};
+use effectd_gateway::client::{Client, Told};
 use effectd_gateway::views::State;
 use serde_json::Value;
 
 use crate::harness::{LONG, Place, Serving, write_note};
 
-/// Clients at one time.
 const CLIENTS: usize = 64;
 /// Of these, so many are the real command in a process of its own; the others are the same client code in this process, each
 /// with a connection of its own.
 const COMMANDS: usize = 8;
-/// Kills while they are at work.
 const KILLS: usize = 3;
 /// How long all of it may take, on a machine with a slow disk.
 const PATIENCE: Duration = Duration::from_secs(1_200);
 /// The pause before a daemon that is away or overloaded is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How many decisions are handed over in all.
 const SUBMISSIONS: usize = 10_000;
 
 #[test]
@@ -167,7 +164,6 @@ async fn by_client(place: &Place, client: usize, acknowledged: &AtomicUsize) -> 
     told
 }
 
-/// Waits for the end of every action.
 async fn all_end(place: &Place, actions: &BTreeSet<String>) {
     let mut connection = Client::new(place.socket());
     for action in actions {

@@ -3,7 +3,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stderr,
-    missing_docs,
     unreachable_pub
 )]
 
@@ -20,6 +19,7 @@ mod approvals;
 mod askers;
 mod backups;
 mod bad_clients;
+mod both;
 mod breakers;
 mod canary;
 mod cancel;

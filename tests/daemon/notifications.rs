@@ -29,17 +29,9 @@ fn deliveries(place: &Place) -> Vec<String> {
     listed(place).iter().map(word).collect()
 }
 
-/// A daemon in a session, which looks for a desktop every moment.
 fn in_session(place: &Place, bus: &Bus) -> Daemon {
     let environment = [("DBUS_SESSION_BUS_ADDRESS", bus.address.as_str())];
-    // A bus that does not answer is waited for as long as can be: what has been sent is not given up before it is looked at.
-    let settings = [
-        "--set",
-        "notifications.retry_ms=10",
-        "--set",
-        "notifications.bus_time_ms_max=60000",
-    ];
-    serve_with(place, &settings, &environment)
+    serve_with(place, &[], &environment)
 }
 
 fn send(daemon: &Daemon, request: &Value) -> String {
@@ -71,7 +63,7 @@ fn a_notification_is_shown_once_by_a_real_session_bus_whatever_is_killed() {
     // Nobody shows anything on this bus yet: it waits, and says why.
     let first = send(&daemon, &notice("one", "Ready?", "<b>Washing</b> & drying"));
     let mut waits = Value::Null;
-    // It is tried again every moment: between two tries it waits.
+    // It is tried again and again: between two tries it waits.
     until("it waits", || {
         let shown = place.effectd(&["notifications", "show", "-o", "json", &first], None);
         waits = shown.json(0);
@@ -108,7 +100,7 @@ fn a_notification_is_shown_once_by_a_real_session_bus_whatever_is_killed() {
     assert_eq!(dry.json(0)["outcome"], "dry_run");
     // What was delivered is not delivered again, and what was sent without a desktop is.
     daemon.kill();
-    let daemon = place.serve(&["--set", "notifications.retry_ms=10"]);
+    let daemon = place.serve(&[]);
     send(&daemon, &notice("two", "Second", ""));
     until("it waits", || listed(&place)[1]["why"].is_string());
     daemon.kill();
@@ -192,8 +184,7 @@ fn notifications_are_sent_and_read_without_a_daemon_and_the_oldest_are_forgotten
             command.env("DBUS_SESSION_BUS_ADDRESS", &bus.address);
             command.env("EFFECTD_NOTIFICATIONS_KEPT_MAX", "2");
             // It is delivered before the command ends, however long a machine stalls.
-            command.env("EFFECTD_NOTIFICATIONS_STOP_MS_MAX", "60000");
-            command.env("EFFECTD_NOTIFICATIONS_BUS_TIME_MS_MAX", "60000");
+            command.env("EFFECTD_RUNTIME_STOP_GRACE_MS", "60000");
         });
         assert_eq!(ran.json(0)["outcome"], "executed");
     };

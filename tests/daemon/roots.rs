@@ -201,6 +201,29 @@ fn another_folder_is_refused_until_an_operator_reloads() {
         let daemon = place.serve(&[]);
         write(&daemon, "o-7").json(200);
         assert_eq!(daemon.stop(), 0);
+        // Where no daemon runs it is on record just the same.
+        alice(place, "mv", &["sp", "aside-2"]);
+        alice(place, "mkdir", &["-m", "777", "sp"]);
+        let done = place
+            .effectd(&["policy", "reload", "--yes", "-o", "json"], None)
+            .json(0);
+        assert_eq!(done["roots"][0]["before"], root["after"]);
+        let shown = place.effectd(
+            &[
+                "receipts",
+                "show",
+                done["receipt_id"].as_str().unwrap(),
+                "-o",
+                "json",
+            ],
+            None,
+        );
+        let receipt = shown.json(0);
+        assert_eq!(receipt["tool_id"], "effectd.reload_policy");
+        assert!(receipt.to_string().contains("roots"), "{receipt}");
+        let daemon = place.serve(&[]);
+        write(&daemon, "o-8").json(200);
+        assert_eq!(daemon.stop(), 0);
     });
 }
 

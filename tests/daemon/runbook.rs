@@ -130,7 +130,6 @@ fn leave_breach(place: &Place, like: &Value) {
     store.close().unwrap();
 }
 
-/// Runs a block as it is written.
 fn run(place: &Place, block: &str) -> std::process::Output {
     std::process::Command::new("sh")
         .args(["-e", "-c", block])

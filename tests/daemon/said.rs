@@ -6,7 +6,6 @@ use crate::harness::{Place, Serving, write_note};
 use crate::seeding::{self, Left};
 use crate::upkeep::write_long_ago;
 
-/// A dead letter of this code.
 fn letter(n: usize, code: &str) -> Left {
     Left {
         request: write_note(seeding::action(n).as_str(), &format!("said-{n}"), "x"),

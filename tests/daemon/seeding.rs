@@ -84,7 +84,6 @@ fn completion(left: Left, other: Option<&ActionId>) -> Completion {
     }
 }
 
-/// The id of the n-th action that is left.
 pub fn action(n: usize) -> ActionId {
     ActionId::new(format!("left-{n}")).unwrap()
 }

@@ -12,7 +12,7 @@ use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
 /// These only look.
-const LOOK: [&str; 45] = [
+const LOOK: [&str; 44] = [
     "status",
     "wait",
     "preview",
@@ -56,7 +56,6 @@ const LOOK: [&str; 45] = [
     "store stats",
     "top",
     "check",
-    "limits show",
     "doctor",
 ];
 /// These tell how to use the program, or are the daemon itself.
@@ -75,13 +74,14 @@ const ACTIONS: [&str; 8] = [
 ];
 /// These make something new beside the state, and refuse a name that is taken.
 const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store salvage"];
-/// These write down again what is there already: an index that follows from the journal, a signed head of the log as it is.
-const DERIVED: [&str; 2] = ["store rebuild", "receipts head"];
+/// These write down again what is there already: an index that follows from the journal, the same blocks in another engine, a signed
+/// head of the log as it is.
+const DERIVED: [&str; 3] = ["store rebuild", "store migrate", "receipts head"];
 /// This one previews until it is told `--execute`.
 const EXECUTES: [&str; 1] = ["bus seek"];
 
 /// What changes effectd: how it is called, and the receipt that it leaves. `-` where the receipt is tried elsewhere.
-const CHANGES: [(&[&str], &str); 28] = [
+pub const CHANGES: [(&[&str], &str); 28] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (
@@ -185,7 +185,6 @@ const CHANGES: [(&[&str], &str); 28] = [
 ];
 const ARTIFACT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// The verb that a line calls.
 fn verb(line: &[&str]) -> String {
     let words = if matches!(line[0], "pause" | "resume") {
         1
@@ -235,8 +234,7 @@ fn every_verb_is_known_and_those_that_change_something_can_be_told_yes() {
     }
 }
 
-/// A place with something for every verb to change.
-fn place() -> Place {
+pub fn place_to_change() -> Place {
     let place = Place::seeded();
     let letter = |n: usize, code: &str| Left {
         request: write_note(seeding::action(n).as_str(), &format!("v-{n}"), "x"),
@@ -257,7 +255,7 @@ fn place() -> Place {
 
 #[test]
 fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
-    let place = place();
+    let place = place_to_change();
     let daemon = place.serve(&[]);
     let done = daemon
         .post("/v1/actions?wait=true", &write_note("v", "v", "x"))
@@ -428,4 +426,130 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
     for n in 0..12 {
         assert!(place.note(&format!("p-{n}")).exists(), "{n}");
     }
+}
+
+/// How verbs are called that print something each time. RECEIPT, ACTION and FILE stand for what there is.
+const PRINT: [&[&str]; 53] = [
+    &["--help"],
+    &["--version"],
+    &["status", "ACTION"],
+    &["wait", "ACTION"],
+    &["run", "FILE"],
+    &["run", "FILE", "-o", "json"],
+    &["submit", "FILE"],
+    &["tools", "try", "files.list", "path=workspace"],
+    &["preview", "FILE"],
+    &["approvals", "list", "-o", "json"],
+    &["grants", "list", "-o", "json"],
+    &["quarantine", "list"],
+    &["quarantine", "show", "4"],
+    &["tools", "list"],
+    &["tools", "show", "files.copy"],
+    &["receipts", "list"],
+    &["receipts", "list", "-o", "json"],
+    &["receipts", "show", "RECEIPT"],
+    &["receipts", "show", "RECEIPT", "-o", "json"],
+    &["receipts", "tail", "--once"],
+    &["receipts", "export"],
+    &["receipts", "export", "--format", "csv"],
+    &["receipts", "verify"],
+    &["receipts", "verify", "-o", "json"],
+    &["receipts", "proof", "RECEIPT"],
+    &["receipts", "stats"],
+    &["receipts", "recompute-reward"],
+    &["receipts", "head"],
+    &["bus", "topics"],
+    &["bus", "groups", "-o", "json"],
+    &["bus", "replay"],
+    &["bus", "export", "ACTION_EXECUTED"],
+    &["keys", "list"],
+    &["artifacts", "list", "RECEIPT", "-o", "json"],
+    &["artifacts", "quarantined", "-o", "json"],
+    &["notifications", "list", "-o", "json"],
+    &["policy", "check"],
+    &["policy", "explain", "FILE"],
+    &["policy", "explain", "RECEIPT"],
+    &["policy", "replay", "--with", ".effectd/policy"],
+    &["breaker", "list", "-o", "json"],
+    &["breaker", "show", "files.copy"],
+    &["config", "show"],
+    &["dlq", "list"],
+    &["dlq", "show", "0"],
+    &["dlq", "causes"],
+    &["dlq", "export"],
+    &["store", "export", "ACTION_EXECUTED"],
+    &["store", "stats"],
+    &["check", "dlq"],
+    &["doctor"],
+    &["completions", "bash"],
+    &["man"],
+];
+/// What only looks and is not in the list: it needs a terminal, the store for itself, or something that few actions leave behind.
+const NOT_PRINTED: [&str; 5] = [
+    "top",
+    "store check",
+    "approvals show",
+    "artifacts get",
+    "notifications show",
+];
+
+#[test]
+fn output_that_cannot_be_written_is_exit_74_and_a_reader_that_has_seen_enough_is_not() {
+    // The receipts of the place with dead letters are no receipts, so that other verbs need a place of their own.
+    let letters = place_to_change();
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let note = write_note("printed", "printed", "x");
+    let done = daemon.post("/v1/actions?wait=true", &note).json(200);
+    let file = place.path("note.json");
+    std::fs::write(&file, note.to_string()).unwrap();
+    let called: BTreeSet<String> = PRINT
+        .iter()
+        .map(|line| line[..line.len().min(2)].join(" "))
+        .collect();
+    let called = |verb: &&str| {
+        called
+            .iter()
+            .any(|line| line == verb || line.starts_with(&format!("{verb} ")))
+    };
+    let missing: Vec<&str> = LOOK.into_iter().filter(|verb| !called(verb)).collect();
+    let not_printed: BTreeSet<&str> = NOT_PRINTED.into();
+    assert_eq!(missing.into_iter().collect::<BTreeSet<_>>(), not_printed);
+    for line in PRINT {
+        let words = line.iter().map(|word| match *word {
+            "RECEIPT" => done["receipt"]["receipt_id"].as_str().unwrap(),
+            "ACTION" => "printed",
+            "FILE" => file.to_str().unwrap(),
+            word => word,
+        });
+        let line: Vec<&str> = words.collect();
+        let place = if ["dlq", "quarantine"].contains(&line[0]) {
+            &letters
+        } else {
+            &place
+        };
+        let heard = place.effectd(&line, None);
+        assert!(
+            !heard.stdout().is_empty(),
+            "{line:?} prints nothing: {}",
+            heard.stderr()
+        );
+        let full = place.effectd_on(&line, None, |command| {
+            command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
+        });
+        assert_eq!(full.code(), 74, "{line:?}: {}", full.stderr());
+        assert!(
+            full.stderr().contains("standard output cannot be written"),
+            "{line:?}: {}",
+            full.stderr()
+        );
+        let closed = place.effectd_on(&line, None, |command| {
+            command.stdout(std::io::pipe().unwrap().1);
+        });
+        let said = closed.stderr();
+        assert_eq!(closed.code(), heard.code(), "{line:?}: {said}");
+        let quiet = !said.contains("standard output") && !said.contains("panicked");
+        assert!(quiet, "{line:?}: {said}");
+    }
+    assert_eq!(daemon.stop(), 0);
 }

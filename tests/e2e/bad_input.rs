@@ -27,6 +27,14 @@ fn requests_that_make_no_sense_change_nothing() {
     let mut wrong = write_note("a", "workspace/x", "x");
     wrong["params"] = json!("text");
     let large = write_note("a", "workspace/x", &"x".repeat(1_100_000)).to_string();
+    let number = |text: &str| {
+        write_note("a", "workspace/x", "NUMBER")
+            .to_string()
+            .replace("\"NUMBER\"", text)
+    };
+    let inexact = [number("18446744073709551617"), number("1152921504606846976.0")];
+    let told =
+        "params.text: numbers beyond 9007199254740991 (2^53 - 1) are not exact in JSON; write it as text";
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let cases = [
         ("{\"action_id\": ", "EOF while parsing"),
@@ -37,6 +45,8 @@ fn requests_that_make_no_sense_change_nothing() {
         ("{\"action_id\": \"a\"}", "missing field `subject_id`"),
         (&large, "at most 1048576 are allowed"),
         (&deep, "nested deeper than 32 levels"),
+        (&inexact[0], told),
+        (&inexact[1], told),
     ];
     for (input, expected) in cases {
         let ran = place.effectd(&["run", "-"], Some(input));

@@ -69,7 +69,6 @@ fn bodies_cut_out_and_names_that_stand_twice_are_found() {
     assert_eq!(python(&place.path("twice.jsonl")).0, 1);
 }
 
-/// The id of a receipt that says `ok`.
 fn first_ok(place: &Place) -> String {
     let listed = lines(&place.effectd(&["receipts", "list", "status:ok", "-o", "jsonl"], None));
     listed[0]["receipt_id"].as_str().unwrap().to_owned()

@@ -1,15 +1,29 @@
 //! The README's first command, on a fresh machine.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::harness::{Place, as_root_and_as_ordinary_user, example};
 
 #[test]
 fn the_example_is_done_once_and_remembered() {
+    for journal in ["files", "sled"] {
+        done_once(journal);
+    }
+}
+
+fn done_once(journal: &str) {
     as_root_and_as_ordinary_user("the_example_is_done_once_and_remembered", |who| {
         let place = Place::of(who);
         let request = std::fs::read_to_string(example()).unwrap();
-        let first = place.effectd(&["run", "-"], Some(&request));
+        let run = |request| {
+            let choose = |command: &mut Command| {
+                command.env("EFFECTD_STORE_JOURNAL", journal);
+            };
+            place.effectd_on(&["run", "-"], Some(request), choose)
+        };
+        let first = run(&request);
         assert_eq!(first.code(), 0, "{}", first.stderr());
         assert!(
             first
@@ -31,7 +45,7 @@ fn the_example_is_done_once_and_remembered() {
         assert_eq!(std::fs::read_to_string(&note).unwrap(), text);
 
         std::fs::remove_file(&note).unwrap();
-        let second = place.effectd(&["run", "-"], Some(&request));
+        let second = run(&request);
         assert_eq!(second.code(), 0, "{}", second.stderr());
         assert!(
             second.stdout().starts_with("already done: files.write_text"),
@@ -47,6 +61,8 @@ fn the_example_is_done_once_and_remembered() {
             "the second run shows the first one's receipt"
         );
         assert!(!note.exists(), "the second run did it again");
+        let format = std::fs::read_to_string(place.state().join("journal/format")).unwrap();
+        assert_eq!(format, format!("3 {journal}\n"));
     });
 }
 

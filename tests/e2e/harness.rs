@@ -24,6 +24,7 @@ pub trait Running {
     /// Carries out a request with the program, which shows its receipt.
     fn run(&self, request: &Value) -> Ran;
     /// A runtime in this very process, on this place's state.
+    fn config(&self) -> Config;
     fn runtime(&self) -> impl Future<Output = Runtime>;
     /// Every byte of every file below the state directory.
     fn state_bytes(&self) -> Vec<(PathBuf, Vec<u8>)>;
@@ -34,10 +35,14 @@ impl Running for Place {
         self.effectd(&["run", "-", "-o", "json"], Some(&request.to_string()))
     }
 
-    async fn runtime(&self) -> Runtime {
+    fn config(&self) -> Config {
         let mut config = Config::embedded(self.state()).unwrap();
         config.zygote_exe = program().into();
-        Runtime::start(config).await.unwrap()
+        config
+    }
+
+    async fn runtime(&self) -> Runtime {
+        Runtime::start(self.config()).await.unwrap()
     }
 
     fn state_bytes(&self) -> Vec<(PathBuf, Vec<u8>)> {

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::harness::program;
 
-/// How a call ended.
 #[derive(Debug)]
 enum Came {
     /// Done, with so many bytes beside the answer.
@@ -92,7 +91,6 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         timeout: Duration::from_millis(timeout_ms),
         trace_id: "trace".parse().unwrap(),
         narrowing,
-        makes_room: false,
     };
     let answer = sandbox.ask_with(call, beside).await.unwrap().settle().await;
     let taken = taking.await.unwrap();

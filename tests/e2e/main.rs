@@ -3,7 +3,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stderr,
-    missing_docs,
     unreachable_pub
 )]
 

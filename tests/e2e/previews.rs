@@ -1,7 +1,6 @@
 //! What a person is shown before they decide is what happens, and what has changed since is asked about again.
 
 use effectd::adapters::Tool;
-use effectd::contracts::bound::Tunable as _;
 use effectd::contracts::{ActionId, ActionRequest, Code, Outcome, PreviewVerdict, Receipt, SideEffect};
 use effectd::{Answer, Config, Runtime};
 use effectd_actors::Decider;
@@ -342,8 +341,9 @@ async fn who_needs_no_preview_does_not_wait_for_those_that_do() {
     let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.files > 100 };\n";
     let place = with_modes("\"files.archive\" = \"allow\"", rules);
     // With a tool that may take long, so that everybody else is done before the first of them is over.
-    effectd_actors::limits::PREVIEW_TIME_MAX.set(20_000).unwrap();
-    let runtime = std::sync::Arc::new(place.runtime().await);
+    let mut config = place.config();
+    config.pipeline.preview_time_max = std::time::Duration::from_secs(20);
+    let runtime = std::sync::Arc::new(effectd::Runtime::start(config).await.unwrap());
     std::fs::write(place.note("r.txt"), "to be read").unwrap();
     std::fs::write(place.note("control-stop-at"), "before_rename").unwrap();
     let mut stuck = tokio::task::JoinSet::new();

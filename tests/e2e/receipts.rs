@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Place, Ran, Running, note, root, write_note};
 
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 #[path = "../../examples/learner.rs"]
 mod learner;
 
@@ -373,7 +373,7 @@ fn exports_are_the_same_each_time_and_go_on_where_they_were() {
         });
         assert_eq!(
             full.code(),
-            2,
+            74,
             "what cannot be written is not called done: {}",
             full.stderr()
         );

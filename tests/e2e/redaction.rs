@@ -53,6 +53,13 @@ fn names_of_resources_are_refused_and_never_changed() {
             "path",
             json!("workspace/tel +491701234567"),
         ),
+        (
+            "d",
+            "files.write_text",
+            "path",
+            json!("workspace/0170 1234567.txt"),
+        ),
+        ("e", "files.read_text", "path", json!("workspace/+491701234567")),
     ] {
         let mut request = write_note(action, "workspace/x.txt", "x");
         request["tool_id"] = json!(tool);

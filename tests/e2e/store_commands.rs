@@ -10,7 +10,13 @@ use crate::harness::{Place, Running, example, write_note};
 
 #[test]
 fn the_store_is_checked_counted_made_anew_and_saved() {
-    let place = Place::new();
+    for journal in ["files", "sled"] {
+        looked_after(journal);
+    }
+}
+
+fn looked_after(journal: &str) {
+    let place = Place::seeded_in(journal);
     let run = place.effectd(&["run", example().to_str().unwrap()], None);
     assert_eq!(run.code(), 0, "{}", run.stderr());
     let json = |arguments: &[&str]| -> (i32, serde_json::Value) {
@@ -47,6 +53,19 @@ fn the_store_is_checked_counted_made_anew_and_saved() {
     let sealed = place.effectd(&["store", "export", "ACTION_DECISION"], None);
     let event: serde_json::Value = serde_json::from_str(&sealed.stdout()).unwrap();
     assert!(event["sealed"] == true && event["body"].is_null(), "{event}");
+    let other = if journal == "sled" { "files" } else { "sled" };
+    for to in [other, journal] {
+        let (code, moved) = json(&["store", "migrate", "--journal", to, "-o", "json"]);
+        assert_eq!(
+            (code, &moved["changed"]),
+            (0, &serde_json::json!(true)),
+            "{moved}"
+        );
+        let (code, checked) = json(&["store", "check", "-o", "json"]);
+        assert_eq!((code, &checked["blocks"]), (0, &moved["blocks"]), "{checked}");
+        let again = place.effectd(&["run", example().to_str().unwrap()], None);
+        assert!(again.stdout().starts_with("already done"), "{}", again.stdout());
+    }
     let table = place.effectd(&["store", "check"], None);
     assert!(
         table.code() == 0 && table.stdout().contains("index entries"),
@@ -81,7 +100,7 @@ fn damaged_blobs_are_found_and_named() {
         let ran = place.effectd(&[&["tools", "try", "-o", "json"], arguments].concat(), None);
         assert_eq!(ran.code(), 0, "{}", ran.stderr());
     };
-    // One in a slot, one in a file, one in a file of several chunks.
+    // Two in one chunk, one in several.
     for (name, length) in [("small", 100), ("medium", 20_000), ("large", 200_000)] {
         std::fs::write(place.note(name), "x".repeat(length)).unwrap();
         let path = format!("path=workspace/{name}");

@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 def number(value):
     """A number as ECMAScript prints it, which is what RFC 8785 asks for."""
-    if isinstance(value, int):
-        return str(value)
+    value = float(value)
     if not math.isfinite(value):
         raise ValueError("no JSON number")
     if value == 0:

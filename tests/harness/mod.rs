@@ -24,10 +24,8 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// An ordinary user that owns nothing on this machine.
 pub const NOBODY: u32 = 65_534;
 
-/// Who runs the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Whoever runs the tests.
     Myself,
     /// An ordinary user. Only root can become one.
     Nobody,
@@ -46,7 +44,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// An empty one.
     pub fn new() -> Self {
         Self::of(Who::Myself)
     }
@@ -55,6 +52,14 @@ impl Place {
     pub fn seeded() -> Self {
         let place = Self::new();
         assert_eq!(place.effectd(&["init"], None).code(), 0);
+        place.for_every_machine();
+        place
+    }
+
+    /// The same, with its journal in this engine.
+    pub fn seeded_in(journal: &str) -> Self {
+        let place = Self::new();
+        assert_eq!(place.effectd(&["init", "--journal", journal], None).code(), 0);
         place.for_every_machine();
         place
     }
@@ -96,7 +101,6 @@ impl Place {
         self.path("workspace").join(name)
     }
 
-    /// The program, to be run here.
     pub fn command(&self, arguments: &[&str]) -> Command {
         match self.who {
             Who::Myself => self.command_of(program().as_ref(), arguments),
@@ -128,6 +132,7 @@ impl Place {
             .current_dir(self.folder.path())
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
+            .envs(std::env::var("EFFECTD_TEST_JOURNAL").map(|journal| ("EFFECTD_STORE_JOURNAL", journal)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

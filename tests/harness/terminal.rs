@@ -35,7 +35,6 @@ impl Terminal {
         Self::start(place, &command, columns, rows)
     }
 
-    /// Any program.
     pub fn start(place: &Place, command: &[&str], columns: u16, rows: u16) -> Self {
         let settings = place.path("tmux.conf");
         std::fs::write(&settings, SETTINGS).unwrap();
@@ -100,7 +99,6 @@ impl Terminal {
         told(tmux);
     }
 
-    /// Gives the window another size.
     pub fn resize(&self, columns: u16, rows: u16) {
         let mut tmux = self.tmux();
         tmux.args([

@@ -24,7 +24,6 @@ pub(crate) const TESTS: &[Test] = &[
 /// Decisions of the flood, unless the environment asks for more.
 const DECISIONS: usize = 4_000;
 const DECISIONS_VARIABLE: &str = "EFFECTD_TEST_FLOOD";
-/// Callers at one time.
 const CALLERS: usize = 1_000;
 /// By how much memory may grow between the first quarter of the flood and its end: the store's caches are filled meanwhile.
 const GROWTH_BYTES_MAX: usize = 96 << 20;

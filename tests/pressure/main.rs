@@ -6,7 +6,6 @@
     clippy::expect_used,
     clippy::print_stdout,
     clippy::print_stderr,
-    missing_docs,
     dead_code,
     reason = "shares the tools and the small harness of the crash tests, and uses a part of them"
 )]

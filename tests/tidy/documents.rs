@@ -62,6 +62,7 @@ fn the_readme_tells_every_exit_code() {
         Exit::Unknown,
         Exit::Unavailable,
         Exit::Broken,
+        Exit::Output,
         Exit::TryAgain,
     ];
     let expected: BTreeSet<u8> = codes.into_iter().map(Exit::code).collect();

@@ -1,34 +1,25 @@
-//! `docs/limits.md` says what every `limits.rs` says, and nothing else: name, value, who may change it, and why that number.
-//!
-//! The constants are the truth. The tables are made from them, and `EFFECTD_BLESS=1` writes them into the page.
+//! `docs/limits.md` says what the code says, and `docs/deploy/README.md` lists every setting. `EFFECTD_BLESS=1` writes both.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::tree::{files_ending, members, root, text};
+use effectd::settings::{KEYS, Takes};
 
-const PAGE: &str = "docs/limits.md";
+use crate::tree::{members, none, root, text};
 
-/// What stands before the tables of each file, in the order of the page.
-const BEGIN: &str = "<!-- limits of ";
-const END: &str = "<!-- end -->";
+const LIMITS: &str = "docs/limits.md";
+const SETTINGS: &str = "docs/deploy/README.md";
+const BEGIN: &str = "<!-- settings -->\n";
+const END: &str = "<!-- end of settings -->";
 
-/// What writes the tables anew.
-const BLESS: &str = "EFFECTD_BLESS=1 cargo test --test tidy";
-
-/// One `pub const`, or one line of `bounds!`.
+/// One `pub const`.
 #[derive(Debug, Clone, PartialEq)]
 struct Limit {
     name: String,
     kind: String,
     value: String,
     why: String,
-    /// The key of the configuration that a bound names itself.
-    key: Option<String>,
 }
-
-/// How the comment of a limit that nobody can set says why.
-const FIXED: &str = "Fixed: ";
 
 /// What a value comes to, in the unit it is written in.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,8 +34,6 @@ fn limits(source: &str) -> Vec<Limit> {
     let mut why = String::new();
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
-        let bound = line.starts_with("    ");
-        let line = line.trim_start();
         if let Some(doc) = line.strip_prefix("/// ") {
             why = if why.is_empty() {
                 doc.to_owned()
@@ -58,25 +47,11 @@ fn limits(source: &str) -> Vec<Limit> {
                 whole = format!("{whole} {}", more.trim());
             }
             found.push(limit(&whole, std::mem::take(&mut why)));
-        } else if bound && line.ends_with(';') {
-            found.push(bound_limit(line, std::mem::take(&mut why)));
         } else {
             why.clear();
         }
     }
     found
-}
-
-/// `NAME: kind = default, "key", least ..= most;`
-fn bound_limit(line: &str, why: String) -> Limit {
-    let parts: Vec<_> = line.trim_end_matches(';').split(", ").collect();
-    let [constant, key, _range] = parts.as_slice() else {
-        panic!("{line}: a bound is `NAME: kind = default, \"key\", least ..= most;`");
-    };
-    Limit {
-        key: Some(key.trim_matches('"').to_owned()),
-        ..limit(constant, why)
-    }
 }
 
 fn limit(constant: &str, why: String) -> Limit {
@@ -85,14 +60,11 @@ fn limit(constant: &str, why: String) -> Limit {
         .trim_end_matches(';')
         .split_once('=')
         .expect("a constant has a value");
-    // Links of rustdoc lead nowhere on the page.
-    let why = why.replace("[`", "`").replace("`]", "`").replace('|', "\\|");
     Limit {
         name: name.to_owned(),
         kind: kind.trim().to_owned(),
         value: value.trim().to_owned(),
         why,
-        key: None,
     }
 }
 
@@ -121,14 +93,6 @@ fn amount(value: &str, known: &BTreeMap<String, Limit>) -> Option<Amount> {
 }
 
 /// The amount as a person says it; the unit comes from the name.
-fn reading(limit: &Limit, amount: Amount) -> String {
-    match amount {
-        // A bound of a time is written in milliseconds.
-        Amount::Number(millis) if limit.kind == "Duration" => time(millis),
-        Amount::Number(_) | Amount::Millis(_) => named_reading(&limit.name, amount),
-    }
-}
-
 fn named_reading(name: &str, amount: Amount) -> String {
     let words: Vec<_> = name.split('_').collect();
     let has = |unit: &str| words.contains(&unit);
@@ -188,188 +152,96 @@ fn grouped(number: f64) -> String {
     out
 }
 
-/// Every file of limits, with its constants.
-fn all() -> Vec<(String, Vec<Limit>)> {
-    let order = [
-        "contracts",
-        "policy",
-        "bus",
-        "sandbox",
-        "adapters",
-        "actors",
-        "gateway",
-        "runtime",
-    ];
-    let mut homes: Vec<_> = members()
-        .iter()
-        .map(|member| format!("{member}/src/limits.rs"))
-        .collect();
-    homes.push("runtime/limits.rs".to_owned());
-    let mut files = files_ending("limits.rs");
-    files.retain(|file| homes.contains(file));
-    files.sort_by_key(|file| {
-        order
-            .iter()
-            .position(|name| file.starts_with(name))
-            .unwrap_or(order.len())
-    });
-    files
-        .into_iter()
-        .map(|file| (file.clone(), limits(&text(&file))))
+/// The constants of every crate, by the crate's name.
+fn all() -> BTreeMap<String, Vec<Limit>> {
+    let has_limits = |member: &String| root().join(member).join("src/limits.rs").exists();
+    let members = members().into_iter().filter(has_limits);
+    members
+        .map(|member| (member.clone(), limits(&text(&format!("{member}/src/limits.rs")))))
         .collect()
 }
 
-/// What the sections of the configuration are called, where that is not the name of the crate.
-const SECTIONS: [(&str, &str); 2] = [("actors", "pipeline"), ("bus", "store")];
-
-/// How an operator changes a limit: by a key of the configuration, in the policy, or not at all.
-fn set_by(file: &str, limit: &Limit) -> String {
-    let folder = file.split('/').next().unwrap_or_default();
-    let section = SECTIONS.iter().find(|(name, _)| *name == folder);
-    let section = section.map_or(folder, |(_, section)| section);
-    let path = format!("{section}::{}", limit.name);
-    let key = effectd::settings::KEYS
-        .iter()
-        .find(|key| key.limit == Some(path.as_str()));
-    match (key, &limit.key, limit.why.split_once(FIXED)) {
-        (Some(key), ..) => format!("`{}`", key.name),
-        (None, Some(key), _) => format!("`{key}`"),
-        (None, None, Some((_, why))) => format!("fixed: {}", why.trim_end_matches('.')),
-        (None, None, None) if limit.why.contains("unless the policy says otherwise") => {
-            "the policy".to_owned()
-        }
-        (None, None, None) => panic!(
-            "{file}: {}: make it a bound, or say `{FIXED}` and why",
-            limit.name
-        ),
+/// What `crate::NAME` or a key of the settings comes to, as a person says it.
+fn bound(all: &BTreeMap<String, Vec<Limit>>, name: &str) -> Option<String> {
+    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+        let words = name.replace('.', "_").to_uppercase();
+        return Some(named_reading(&words, amount(&key.default(), &BTreeMap::new())?));
     }
+    let (member, name) = name.split_once("::")?;
+    let limit = all.get(member)?.iter().find(|limit| limit.name == name)?;
+    let known: BTreeMap<_, _> = ["contracts", member]
+        .iter()
+        .filter_map(|member| all.get(*member))
+        .flatten()
+        .map(|limit| (limit.name.clone(), limit.clone()))
+        .collect();
+    Some(named_reading(name, amount(&limit.value, &known)?))
 }
 
-#[test]
-fn every_key_of_a_limit_names_one_that_is_there() {
-    let known: Vec<String> = all()
-        .iter()
-        .flat_map(|(file, limits)| {
-            let folder = file.split('/').next().unwrap_or_default().to_owned();
-            let section = SECTIONS.iter().find(|(name, _)| *name == folder);
-            let section = section.map_or(folder, |(_, section)| (*section).to_owned());
-            limits
-                .iter()
-                .map(move |limit| format!("{section}::{}", limit.name))
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    let findings: Vec<_> = effectd::settings::KEYS
-        .iter()
-        .filter_map(|key| key.limit)
-        .filter(|limit| !known.iter().any(|known| known == limit))
-        .map(str::to_owned)
-        .collect();
-    crate::tree::none(&findings, "Keys whose default is no limit of the page:");
-    let bounds: Vec<_> = effectd::settings::bounds().map(|bound| bound.key()).collect();
-    let mut page: Vec<_> = all()
-        .iter()
-        .flat_map(|(_, limits)| limits.clone())
-        .filter_map(|limit| limit.key)
-        .collect();
-    assert_eq!(
-        page.len(),
-        bounds.len(),
-        "every bound is in the configuration, and every one is on the page"
+/// Compares a page with what it should be, or writes it.
+fn check(page: &str, wanted: &str) {
+    if std::env::var_os("EFFECTD_BLESS").is_some() {
+        fs::write(root().join(page), wanted).unwrap();
+        return;
+    }
+    assert!(
+        text(page) == wanted,
+        "{page} is behind the code; `EFFECTD_BLESS=1 cargo test --test tidy` writes it, then read what changed"
     );
-    page.retain(|key| !bounds.contains(&key.as_str()));
-    crate::tree::none(&page, "Bounds that the configuration does not know:");
-}
-
-fn table(file: &str, limits: &[Limit], known: &BTreeMap<String, Limit>) -> String {
-    let mut out =
-        format!("{BEGIN}{file} -->\n| constant | value | that is | set by | why |\n|---|---|---|---|---|\n");
-    for limit in limits {
-        let amount = amount(&limit.value, known);
-        let amount = amount.unwrap_or_else(|| {
-            panic!(
-                "{file}: {} = {} cannot be read; teach tests/tidy/limits.rs",
-                limit.name, limit.value
-            )
-        });
-        let read = reading(limit, amount);
-        out.push_str(&format!(
-            "| `{}` | `{}` | {read} | {} | {} |\n",
-            limit.name,
-            limit.value,
-            set_by(file, limit),
-            limit.why.split(FIXED).next().unwrap_or_default().trim_end()
-        ));
-    }
-    out.push_str(END);
-    out
 }
 
 #[test]
 fn limits_in_the_code_and_on_the_page_agree() {
     let all = all();
-    let contracts = all.iter().filter(|(file, _)| file.starts_with("contracts/"));
-    let shared: Vec<_> = contracts.flat_map(|(_, limits)| limits.clone()).collect();
-    let mut page = text(PAGE);
-    let mut wrong = Vec::new();
-    let bless = std::env::var_os("EFFECTD_BLESS").is_some();
-    for (file, limits) in &all {
-        // A value may name a constant of the contracts, or of its own file.
-        let known = shared
-            .iter()
-            .chain(limits)
-            .map(|limit| (limit.name.clone(), limit.clone()))
-            .collect();
-        let wanted = table(file, limits, &known);
-        let begin = format!("{BEGIN}{file} -->");
-        if bless && !page.contains(&begin) {
-            let name = file.split('/').next().unwrap_or_default();
-            page = format!("{page}\n## {name}\n\n{begin}\n{END}\n");
-        }
-        let (before, rest) = page
-            .split_once(&begin)
-            .unwrap_or_else(|| panic!("{PAGE} has no table of {file}; `{BLESS}` makes one"));
-        let (_, after) = rest
-            .split_once(END)
-            .unwrap_or_else(|| panic!("{PAGE}: end the table of {file} with `{END}`"));
-        if !page.contains(&wanted) {
-            wrong.push(file.clone());
-        }
-        page = format!("{before}{wanted}{after}");
-    }
-    assert_eq!(
-        page.matches(BEGIN).count(),
-        all.len(),
-        "{PAGE} has a table for a file that is gone; take it out"
-    );
-    if bless {
-        fs::write(root().join(PAGE), page).unwrap();
-        return;
-    }
-    assert!(
-        wrong.is_empty(),
-        "{PAGE} is behind {}; `{BLESS}` writes it anew, then read what changed",
-        wrong.join(", ")
-    );
+    let line = |line: &str| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [what, _, name, beyond] = cells[..] else {
+            return line.to_owned();
+        };
+        let Some(name) = name.strip_prefix('`').and_then(|name| name.strip_suffix('`')) else {
+            return line.to_owned();
+        };
+        let bound = bound(&all, name).unwrap_or_else(|| panic!("{LIMITS}: there is no amount `{name}`"));
+        format!("| {what} | {bound} | `{name}` | {beyond} |")
+    };
+    let wanted: Vec<_> = text(LIMITS).lines().map(line).collect();
+    check(LIMITS, &format!("{}\n", wanted.join("\n")));
+}
+
+#[test]
+fn settings_in_the_code_and_on_the_page_agree() {
+    let page = text(SETTINGS);
+    let (before, rest) = page.split_once(BEGIN).expect("the page has a list of settings");
+    let (_, after) = rest.split_once(END).expect("the list has an end");
+    let row = |key: &effectd::settings::Key| {
+        let reload = if key.takes == Takes::Reload { "yes" } else { "" };
+        let default = key.default();
+        let default = if default.is_empty() { "empty" } else { &default };
+        let (name, about, takes) = (key.name, key.about, key.expected());
+        format!("| `{name}` | {default} | {takes} | {reload} | {about} |\n")
+    };
+    let rows: String = KEYS.iter().map(row).collect();
+    let head = "| key | default | takes | reload | what |\n|---|---|---|---|---|\n";
+    check(SETTINGS, &format!("{before}{BEGIN}{head}{rows}{END}{after}"));
 }
 
 #[test]
 fn every_limit_is_an_amount_and_says_why() {
     let mut findings = Vec::new();
-    for (file, limits) in all() {
+    for (member, limits) in all() {
         for limit in limits {
             if limit.why.len() < 20 {
                 findings.push(format!(
-                    "{file}: {}: say in its doc comment why this number",
+                    "{member}: {}: say in its doc comment why this number",
                     limit.name
                 ));
             }
             if matches!(limit.kind.as_str(), "&str" | "String") {
-                findings.push(format!("{file}: {} is no limit; move it", limit.name));
+                findings.push(format!("{member}: {} is no limit; move it", limit.name));
             }
         }
     }
-    crate::tree::none(&findings, "Limits that nobody can argue with:");
+    none(&findings, "Limits that nobody can argue with:");
 }
 
 #[test]
@@ -377,14 +249,8 @@ fn values_are_read_as_the_compiler_reads_them() {
     let source = "/// Why this\n/// number.\npub const TIMEOUT_MS_MAX: u64 = 600_000;\n\
         /// As in [`TIMEOUT_MS_MAX`].\npub const CALL_TIME_MAX: Duration =\n    Duration::from_millis(a::TIMEOUT_MS_MAX);\n";
     let found = limits(source);
-    let bound = limits("    /// Why.\n    WAIT_MAX: Duration = 5_000, \"door.wait_ms_max\", 1 ..= 60_000;\n");
-    assert_eq!(bound[0].key.as_deref(), Some("door.wait_ms_max"));
-    assert_eq!(
-        reading(&bound[0], amount(&bound[0].value, &BTreeMap::new()).unwrap()),
-        "5 s"
-    );
     assert_eq!(found[0].why, "Why this number.");
-    assert_eq!(found[1].why, "As in `TIMEOUT_MS_MAX`.");
+    assert_eq!(found[1].why, "As in [`TIMEOUT_MS_MAX`].");
     let known: BTreeMap<_, _> = found
         .iter()
         .map(|limit| (limit.name.clone(), limit.clone()))
@@ -395,7 +261,7 @@ fn values_are_read_as_the_compiler_reads_them() {
     assert_eq!(read("CHUNK_BYTES_MAX", "24_576"), "24 KiB");
     assert_eq!(read("SKEW_S_DEFAULT", "300"), "5 min");
     assert_eq!(read("NIGHT_FROM_MINUTE_DEFAULT", "22 * 60"), "22:00");
-    assert_eq!(read("LINK_LINGER", "Duration::from_millis(20)"), "20 ms");
+    assert_eq!(read("LEASE_TTL_MIN", "Duration::from_millis(20)"), "20 ms");
     assert_eq!(read("INDEX_LAG_ENTRIES_MAX", "262_144"), "262,144");
     assert_eq!(read("CORE_WATTS", "15.0"), "15 W");
     assert_eq!(amount("something_else()", &known), None);

@@ -5,4 +5,5 @@
 mod crates;
 mod documents;
 mod limits;
+mod lines;
 mod tree;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 /// What holds no source: what Cargo, git and effectd itself make. (In a second work tree, git's is a file.)
 const NOT_SOURCE: [&str; 5] = ["target", ".git", ".effectd", "workspace", "workspaces"];
 
-/// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -52,12 +51,10 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files whose name ends so.
 pub(crate) fn files_ending(end: &str) -> Vec<String> {
     files().into_iter().filter(|name| name.ends_with(end)).collect()
 }
 
-/// The member crates, by folder.
 pub(crate) fn members() -> Vec<String> {
     let manifest = toml("Cargo.toml");
     let members = manifest["workspace"]["members"].as_array().unwrap();

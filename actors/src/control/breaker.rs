@@ -12,49 +12,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
-/// When breakers open, and how they close again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// See [`limits::BREAKER_FAILURES_MAX`].
+    /// Failures in a row that open a breaker: fewer are bad luck, more would be noticed by people first.
     pub failures_max: u32,
-    /// See [`limits::BREAKER_ERROR_SHARE_MAX`].
+    /// Share of failed calls within the window that opens a breaker: a tool that fails every second time is broken.
     pub error_share_max: f64,
-    /// See [`limits::BREAKER_CALLS_MIN`].
+    /// Calls within the window before their share of failures means anything.
     pub calls_min: u32,
-    /// See [`limits::BREAKER_WINDOW`].
+    /// The time over which the share of failures is counted.
     pub window: Duration,
-    /// See [`limits::BREAKER_COOL_DOWN`].
+    /// How long a breaker stays open the first time.
     pub cool_down: Duration,
-    /// See [`limits::BREAKER_COOL_DOWN_MAX`].
+    /// How long it stays open at most, when each try fails again: the time doubles up to this.
     pub cool_down_max: Duration,
-    /// See [`limits::BREAKER_PROBES`].
+    /// Calls let through at once to find out whether it works again.
     pub probes: u32,
-    /// See [`limits::BREAKER_RELEASE_MAX`].
+    /// Calls at once at the end of a gradual release; beyond it the breaker is closed. From one, six steps lead there.
     pub release_max: u32,
 }
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            failures_max: limits::BREAKER_FAILURES_MAX,
-            error_share_max: limits::BREAKER_ERROR_SHARE_MAX,
-            calls_min: limits::BREAKER_CALLS_MIN,
-            window: limits::BREAKER_WINDOW,
-            cool_down: limits::BREAKER_COOL_DOWN,
-            cool_down_max: limits::BREAKER_COOL_DOWN_MAX,
-            probes: limits::BREAKER_PROBES,
-            release_max: limits::BREAKER_RELEASE_MAX,
+            failures_max: 5,
+            error_share_max: 0.5,
+            calls_min: 20,
+            window: Duration::from_secs(60),
+            cool_down: Duration::from_secs(30),
+            cool_down_max: Duration::from_secs(600),
+            probes: 1,
+            release_max: 32,
         }
     }
 }
 
-/// How a breaker stands, for people and programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Everything passes.
     Closed,
-    /// Nothing passes.
     Open,
     /// A few calls pass, to see whether it works again.
     HalfOpen,
@@ -63,7 +59,6 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// All of them.
     pub const ALL: [Standing; 4] = [
         Standing::Closed,
         Standing::Open,
@@ -82,13 +77,10 @@ impl Standing {
     }
 }
 
-/// Why a breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// So many failures in a row.
     Failures,
-    /// Too large a share of failures.
     ErrorShare,
     /// It was tried again, and failed again.
     Probe,
@@ -164,7 +156,6 @@ pub const fn counts(code: Code) -> bool {
 /// How a call ended, as far as the breaker cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
-    /// The tool works.
     Good,
     /// The tool does not.
     Bad,
@@ -172,7 +163,6 @@ pub enum Report {
     Silent,
 }
 
-/// What a breaker says to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It may pass, and must be reported under this generation.
@@ -203,7 +193,6 @@ enum State {
 /// Parts of the window: old calls leave it one part at a time.
 const PARTS: usize = 10;
 
-/// One breaker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Breaker {
     state: State,
@@ -223,7 +212,6 @@ pub struct Kept {
     pub left: Option<Duration>,
     /// Its whole cool-down.
     pub cool_down: Duration,
-    /// Why it opened.
     pub cause: Cause,
 }
 
@@ -255,7 +243,6 @@ impl Breaker {
         breaker
     }
 
-    /// How it stands at this moment.
     pub fn standing(&self, now: Monotonic) -> Standing {
         match &self.state {
             State::Closed { .. } => Standing::Closed,
@@ -301,12 +288,10 @@ impl Breaker {
         self.counts.iter().fold((0, 0), sum)
     }
 
-    /// When it was last asked.
     pub fn last_used(&self) -> Monotonic {
         self.last_used
     }
 
-    /// Asks whether a call may pass.
     pub fn ask(&mut self, rules: &Rules, now: Monotonic) -> Verdict {
         self.last_used = now;
         if self.standing(now) == Standing::HalfOpen
@@ -328,7 +313,7 @@ impl Breaker {
                 *in_flight += 1;
                 Verdict::Pass(self.generation)
             }
-            State::Trying { .. } => Verdict::Refused(Some(limits::BREAKER_TRY_AGAIN.get())),
+            State::Trying { .. } => Verdict::Refused(Some(limits::BREAKER_TRY_AGAIN)),
         }
     }
 

@@ -5,7 +5,7 @@
 //! closed begins with a clean slate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{
@@ -13,6 +13,7 @@ use effectd_bus::{
 };
 use effectd_contracts::{ActionRequest, Clock, Failure, Timestamp, ToolId};
 use effectd_contracts::{Code, Phase};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::breaker::{Breaker, Cause, Kept, Report, Rules, Standing, Verdict};
@@ -39,14 +40,11 @@ impl std::fmt::Debug for Breakers {
     }
 }
 
-/// How one breaker stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// Its key: a tool's id, or what requests name in `qos.circuit_breaker_key`.
     pub key: String,
-    /// How it stands.
     pub state: Standing,
-    /// Why it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
     /// When it lets a probe through; not there if it is not open, or a person must close it.
@@ -54,7 +52,6 @@ pub struct View {
     pub retry_after_ms: Option<u64>,
     /// Calls within the window.
     pub calls: u32,
-    /// Those of them that failed.
     pub failures: u32,
 }
 
@@ -89,7 +86,6 @@ pub struct Pass {
     generation: u64,
 }
 
-/// The key of the breaker that a request goes through.
 pub fn key_of(request: &ActionRequest) -> &str {
     let named = request.qos.circuit_breaker_key.as_deref();
     named.unwrap_or(request.tool_id.as_str())
@@ -132,7 +128,7 @@ impl Breakers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Breaker>> {
-        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.all.lock()
     }
 
     /// Asks whether a call of this tool may pass. The failure says when to come back.
@@ -176,20 +172,10 @@ impl Breakers {
         }
     }
 
-    /// Whether a call of this tool would pass without more ado.
-    pub(crate) fn is_closed(&self, key: &str, tool: &ToolId) -> bool {
-        let (all, now) = (self.lock(), self.0.clock.monotonic());
-        let closed = |key: &str| {
-            all.get(key)
-                .is_none_or(|breaker| breaker.standing(now) == Standing::Closed)
-        };
-        closed(key) && closed(tool.as_str())
-    }
-
     /// Whether there is, or can be, a breaker of this key. Keys come from outside: there are only so many, and closed ones
     /// make room. The breakers of tools always have room.
     fn make(&self, all: &mut HashMap<String, Breaker>, key: &str) -> bool {
-        if all.len() < BREAKERS_MAX.get() || all.contains_key(key) || self.is_tool(key) {
+        if all.len() < BREAKERS_MAX || all.contains_key(key) || self.is_tool(key) {
             return true;
         }
         let now = self.0.clock.monotonic();
@@ -386,11 +372,10 @@ fn refusal(key: &str, left: Option<Duration>) -> Failure {
     failure
 }
 
-/// All that the Store holds.
 fn stored(store: &dyn Store) -> Result<Vec<Entry>, StoreError> {
     let (family, mut all, mut after) = (family()?, Vec::new(), None::<String>);
-    while all.len() < BREAKERS_MAX.get() {
-        let page = store.entries(&family, "", after.as_deref(), BREAKERS_MAX.get())?;
+    while all.len() < BREAKERS_MAX {
+        let page = store.entries(&family, "", after.as_deref(), BREAKERS_MAX)?;
         all.extend(page.entries);
         match page.after {
             Some(next) => after = Some(next),
@@ -490,9 +475,9 @@ mod tests {
     fn keys_are_independent_and_an_open_one_says_when_to_come_back() {
         let place = new_place();
         place.fail("a");
-        assert!(place.breakers.is_closed("a", &tool()));
+        assert_eq!(place.state("a"), Some(Standing::Closed));
         place.fail("a");
-        assert!(!place.breakers.is_closed("a", &tool()) && place.breakers.is_closed("b", &tool()));
+        assert_eq!(place.state("a"), Some(Standing::Open));
         let refused = place.breakers.ask("a", &tool()).unwrap_err();
         assert_eq!(refused.code, Code::BreakerOpen);
         assert!(
@@ -527,7 +512,6 @@ mod tests {
         let place = place.again();
         place.clock.advance(Duration::from_secs(1_000_000));
         for key in ["t.x", "mine"] {
-            assert!(!place.breakers.is_closed(key, &tool()));
             let refused = place.breakers.ask(key, &tool()).unwrap_err();
             assert!(
                 !refused.retryable && refused.message.contains("breaker reset t.x"),
@@ -557,10 +541,10 @@ mod tests {
         let place = new_place();
         place.fail("bad");
         place.fail("bad");
-        for n in 0..2 * BREAKERS_MAX.get() {
+        for n in 0..2 * BREAKERS_MAX {
             drop(place.breakers.ask(&format!("key-{n}"), &tool()).unwrap());
         }
-        assert_eq!(place.breakers.list().len(), BREAKERS_MAX.get());
+        assert_eq!(place.breakers.list().len(), BREAKERS_MAX);
         assert_eq!(place.state("bad"), Some(Standing::Open));
     }
 

@@ -6,11 +6,12 @@
 //! is not, and is reserved anew by whoever takes the action up.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, Swap};
 use effectd_contracts::{Clock, Digest, SubjectId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::rates::Throttled;
@@ -21,7 +22,6 @@ use crate::limits::BUDGETS_MAX;
 pub struct Rules {
     /// See [`crate::limits::BUDGET_WINDOW`].
     pub window: Duration,
-    /// Actions that may run.
     pub calls_max: Option<u64>,
     /// Processor time that they may use together, in milliseconds.
     pub cpu_ms_max: Option<u64>,
@@ -32,11 +32,9 @@ pub struct Rules {
 /// What an action may use at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Most {
-    /// Processor time.
     pub cpu: Duration,
     /// The price of one run.
     pub price_micros: u64,
-    /// How often it may be run.
     pub tries: u32,
 }
 
@@ -62,7 +60,6 @@ struct Inner {
     all: Mutex<HashMap<SubjectId, Account>>,
 }
 
-/// What was settled within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Settled {
     start: Timestamp,
@@ -108,7 +105,6 @@ fn key(subject: &SubjectId) -> String {
 }
 
 impl Budgets {
-    /// Budgets by these rules.
     pub fn new(rules: Rules, store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> Self {
         Self(Arc::new(Inner {
             rules,
@@ -119,7 +115,7 @@ impl Budgets {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Account>> {
-        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.all.lock()
     }
 
     /// Reserves one call that uses at most this; `None` if nothing is limited.
@@ -130,7 +126,7 @@ impl Budgets {
         }
         let now = self.0.clock.now();
         let mut all = self.lock();
-        if all.len() >= BUDGETS_MAX.get() && !all.contains_key(subject) {
+        if all.len() >= BUDGETS_MAX && !all.contains_key(subject) {
             self.forget(&mut all, now);
         }
         let account = all

@@ -10,9 +10,10 @@
 //! id is for the Store to say, and at once. The same action again waits like any other, and finds the receipt.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use effectd_contracts::{ActionId, Digest};
+use parking_lot::{Mutex, MutexGuard};
 
 type Wake = Box<dyn FnOnce() + Send>;
 /// What somebody stands in line for.
@@ -52,7 +53,7 @@ impl std::fmt::Debug for InLine {
 
 impl Lines {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Joins the lines for these things, at their ends.

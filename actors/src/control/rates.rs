@@ -35,12 +35,10 @@ pub struct Throttled {
     pub what: &'static str,
     /// How much of it is allowed, in the words of its unit.
     pub allowed: (u64, &'static str),
-    /// When to come back.
     pub after: Duration,
 }
 
 impl Throttled {
-    /// What is told at the door.
     pub fn failure(&self) -> Failure {
         let (most, unit) = self.allowed;
         let message = format!(
@@ -72,7 +70,6 @@ struct Rate {
     clock: Arc<dyn Clock>,
 }
 
-/// All rates.
 pub struct Rates {
     tool: Option<Rate>,
     subject: Option<Rate>,
@@ -102,11 +99,11 @@ impl Rate {
     }
 
     fn check(&self, key: &str) -> Result<(), Throttled> {
-        if self.limiter.len() >= RATE_KEYS_MAX.get() {
+        if self.limiter.len() >= RATE_KEYS_MAX {
             self.limiter.retain_recent();
         }
         // When there are more at once than can be told apart, the rest share one rate.
-        let key = if self.limiter.len() >= RATE_KEYS_MAX.get() {
+        let key = if self.limiter.len() >= RATE_KEYS_MAX {
             ""
         } else {
             key
@@ -121,7 +118,6 @@ impl Rate {
 }
 
 impl Rates {
-    /// Rates by these rules.
     pub fn new(rules: Rules, clock: &Arc<dyn Clock>) -> Self {
         let rate = |what, most: Option<NonZeroU32>| most.map(|most| Rate::new(what, most, clock));
         Self {
@@ -157,12 +153,10 @@ impl Rates {
         }
     }
 
-    /// Keys that are remembered.
     pub fn len(&self) -> usize {
         self.all().map(|rate| rate.limiter.len()).sum()
     }
 
-    /// Whether no key is remembered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -259,11 +253,11 @@ mod tests {
             subject: two(),
             ..Rules::default()
         });
-        for n in 0..RATE_KEYS_MAX.get() + 100 {
+        for n in 0..RATE_KEYS_MAX + 100 {
             // Those beyond the bound share one rate, so some of them are refused.
             let _ = subjects.count(&request(&format!("agent://{n}"), "t.x"), &alice);
         }
-        assert!(subjects.len() <= RATE_KEYS_MAX.get() + 1, "{}", subjects.len());
+        assert!(subjects.len() <= RATE_KEYS_MAX + 1, "{}", subjects.len());
         clock.advance(Duration::from_secs(60));
         subjects.sweep();
         assert!(subjects.is_empty());

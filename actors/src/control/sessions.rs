@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use super::rates::Throttled;
 use crate::limits::{SESSION_TRIES, SESSION_WINDOW};
 
-/// Counts what sessions ask for.
 pub struct Sessions {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -26,7 +25,7 @@ pub struct Sessions {
 
 impl std::fmt::Debug for Sessions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sessions({} within {:?})", self.most, SESSION_WINDOW.get())
+        write!(f, "Sessions({} within {:?})", self.most, SESSION_WINDOW)
     }
 }
 
@@ -64,12 +63,11 @@ fn left_of(window: &Window, now: Timestamp) -> Duration {
     let age: Duration = now
         .duration_since(window.start)
         .try_into()
-        .unwrap_or(SESSION_WINDOW.get());
-    SESSION_WINDOW.get().saturating_sub(age)
+        .unwrap_or(SESSION_WINDOW);
+    SESSION_WINDOW.saturating_sub(age)
 }
 
 impl Sessions {
-    /// A count of so many within a window.
     pub fn new(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>, most: u32, uncounted: IntCounter) -> Self {
         Self {
             store: store.clone(),
@@ -79,10 +77,9 @@ impl Sessions {
         }
     }
 
-    /// Counts one action of this session.
     pub async fn count(&self, session: &str) -> Result<(), Throttled> {
         let key = key(session);
-        for _ in 0..SESSION_TRIES.get() {
+        for _ in 0..SESSION_TRIES {
             match self.try_count(&key).await {
                 Ok(answer) => return answer,
                 // Somebody else counted at the same time.

@@ -1,16 +1,17 @@
-//! What one subject has too much of on the bus: put off, so that what lies behind it can be seen.
+//! Decisions of one subject that are too many to wait in memory: given back to the bus for a while.
 //!
-//! Turns are fair among those who wait for one, and only so many decisions from the bus can be held waiting. If one subject
-//! could take all of that room, whoever comes behind its flood would not even be looked at until the flood is worked off. So
-//! each subject has a share of the room, and what goes beyond is given back to the bus for a while, without a delivery being
-//! counted. It comes back in the order in which it was put off, about twice as fast as the subject's decisions have been
-//! getting their turns: so there is always something to do, and little is put off twice.
+//! The fair queue is fair among the decisions in it, and only so many fit. Without this file, a noisy subject fills it, and the
+//! decision of another subject behind that flood is not read until the flood is done. So each subject has a share of the room, and the
+//! rest of its decisions is given back to the bus, without a delivery being counted. They come back in their order, about twice as
+//! fast as the subject's decisions get places: so there is always something to do, and little is given back twice.
+//! `a_decision_behind_thousands_of_another_subject_is_served_before_them` fails without it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::{Monotonic, SubjectId};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::limits::{AHEAD_SUBJECT_MAX, SURPLUS_RATE_FIRST, SURPLUS_RATE_MIN, SURPLUS_TIME_MAX};
 
@@ -48,7 +49,7 @@ pub(crate) struct Ahead {
 
 impl Surplus {
     fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Crowd>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Takes a decision among those who wait, or says for how long it is put off.
@@ -60,12 +61,12 @@ impl Surplus {
             until: now,
             turns: 0,
             since: now,
-            rate: f64::from(SURPLUS_RATE_FIRST.get()),
+            rate: f64::from(SURPLUS_RATE_FIRST),
         });
         let came_back = crowd.put_off.remove(&offset);
         // What comes for the first time stays behind what came earlier.
         let is_next = came_back || crowd.put_off.is_empty();
-        if crowd.waiting < AHEAD_SUBJECT_MAX.get() && is_next {
+        if crowd.waiting < AHEAD_SUBJECT_MAX && is_next {
             crowd.waiting += 1;
             return Ok(Ahead {
                 surplus: self.clone(),
@@ -76,7 +77,7 @@ impl Surplus {
         let step = Duration::from_secs_f64(0.5 / crowd.rate);
         // The longer the flood, the later: what comes back only to be put off again is work for nothing.
         let most = Duration::from_secs(crowd.put_off.len() as u64 / RETURNS_A_SECOND);
-        let latest = now.plus(most.clamp(SURPLUS_TIME_MAX.get(), LATEST.max(SURPLUS_TIME_MAX.get())));
+        let latest = now.plus(most.clamp(SURPLUS_TIME_MAX, LATEST.max(SURPLUS_TIME_MAX)));
         let behind = if crowd.until > now { crowd.until } else { now };
         crowd.until = behind.plus(step).min(latest);
         Err(crowd.until.since(now).max(Duration::from_millis(1)))
@@ -85,7 +86,7 @@ impl Surplus {
     /// Forgets what was put off and should have come back long ago: somebody else has ended it.
     pub(crate) fn sweep(&self, now: Monotonic) {
         self.lock().retain(|_, crowd| {
-            if now.since(crowd.until) > 2 * SURPLUS_TIME_MAX.get() {
+            if now.since(crowd.until) > 2 * SURPLUS_TIME_MAX {
                 crowd.put_off.clear();
             }
             crowd.waiting > 0 || !crowd.put_off.is_empty()
@@ -102,7 +103,7 @@ impl Ahead {
             let counted = now.since(crowd.since);
             if counted >= COUNT_FOR {
                 crowd.rate =
-                    (f64::from(crowd.turns) / counted.as_secs_f64()).max(f64::from(SURPLUS_RATE_MIN.get()));
+                    (f64::from(crowd.turns) / counted.as_secs_f64()).max(f64::from(SURPLUS_RATE_MIN));
                 (crowd.turns, crowd.since) = (0, now);
             }
         }
@@ -216,7 +217,7 @@ mod tests {
         let surplus = Surplus::default();
         let now = Monotonic::from_start(Duration::from_secs(1));
         let flooder = subject("flood");
-        let ahead: Vec<_> = (0..AHEAD_SUBJECT_MAX.get() as u64)
+        let ahead: Vec<_> = (0..AHEAD_SUBJECT_MAX as u64)
             .map(|offset| surplus.take(&flooder, offset, now).unwrap())
             .collect();
         let after = surplus.take(&flooder, 9_999, now).unwrap_err();
@@ -228,12 +229,12 @@ mod tests {
         assert!(surplus.take(&flooder, 9_999, now.plus(after)).is_ok());
         assert!(surplus.take(&flooder, 10_000, now.plus(2 * after)).is_ok());
         assert!(surplus.lock().is_empty());
-        let ahead: Vec<_> = (0..AHEAD_SUBJECT_MAX.get() as u64)
+        let ahead: Vec<_> = (0..AHEAD_SUBJECT_MAX as u64)
             .map(|offset| surplus.take(&flooder, offset, now).unwrap())
             .collect();
         assert!(surplus.take(&flooder, 9_999, now).is_err());
         drop(ahead);
-        surplus.sweep(now.plus(3 * SURPLUS_TIME_MAX.get()));
+        surplus.sweep(now.plus(3 * SURPLUS_TIME_MAX));
         assert!(surplus.lock().is_empty());
     }
 }

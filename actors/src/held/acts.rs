@@ -26,13 +26,10 @@ use crate::recorder::Recorder;
 /// Acts whose receipts are not on disk yet, by the ids of their actions.
 const ACTS: &str = "grant-acts";
 
-/// What can be done to a pre-approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Deed {
-    /// It is in force.
     Made,
-    /// It was taken back.
     Revoked,
     /// It was used up, its time is over, or nobody put it in force in time.
     Ended,
@@ -57,7 +54,6 @@ impl Deed {
     }
 }
 
-/// Something that was done to a pre-approval.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Act {
     /// Nobody can know it beforehand, so nobody can take it.
@@ -177,7 +173,7 @@ pub(crate) async fn finish_all(parts: &Arc<Parts>) -> Result<(), StoreError> {
     loop {
         let page = parts
             .store
-            .entries(&FamilyName::new(ACTS)?, "", after.as_deref(), HELD_PAGE.get())?;
+            .entries(&FamilyName::new(ACTS)?, "", after.as_deref(), HELD_PAGE)?;
         for entry in &page.entries {
             match read::<Act>(entry) {
                 Ok(act) => finish(parts, &act.value).await?,

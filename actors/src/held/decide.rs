@@ -24,10 +24,8 @@ use crate::idempotency::sealed;
 use crate::limits::{APPROVALS_MAX, REASON_BYTES_MAX};
 use crate::parts::Parts;
 
-/// How somebody says yes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Approve {
-    /// To what else.
     pub how: How,
     /// The digest of what they saw; if it is given, it must be that of the question.
     pub digest: Option<String>,
@@ -35,7 +33,6 @@ pub struct Approve {
     pub params: Option<Map<String, Value>>,
     /// The digest of the question with those, as [`super::edit::preview_edited`] told it; if it is given, it must still be that.
     pub edited_digest: Option<String>,
-    /// Why.
     pub reason: Option<String>,
     /// What is changed in the same step, or not at all.
     pub with: Option<Swap>,
@@ -51,28 +48,22 @@ pub enum How {
     Grant {
         /// Of the whole organisation, not only of the session.
         org: bool,
-        /// So many.
         calls_max: Option<u32>,
-        /// For so long.
         lasts: Option<Duration>,
     },
     /// To all calls of the tool. [`Approve::with`] is the change of the mode, by whoever keeps the policy.
     Always,
 }
 
-/// What was decided.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decided {
-    /// The question, decided.
     pub hold: Hold,
     /// The pre-approval that was made with it.
     pub grant: Option<Grant>,
 }
 
-/// Why nothing was decided.
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
-    /// There is no such question.
     #[error("no question of this id waits for anybody; `effectd approvals list` shows those that do")]
     Unknown,
     /// It was decided before, and this is how.
@@ -290,13 +281,9 @@ fn record(
     verdict: ApprovalVerdict,
     reason: Option<String>,
 ) -> Result<Approval, DecideError> {
-    let too_long =
-        |reason: &String| reason.len() > REASON_BYTES_MAX.get() || reason.chars().any(char::is_control);
+    let too_long = |reason: &String| reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control);
     if reason.as_ref().is_some_and(too_long) {
-        let message = format!(
-            "a reason is printable text of at most {} bytes",
-            REASON_BYTES_MAX.get()
-        );
+        let message = format!("a reason is printable text of at most {} bytes", REASON_BYTES_MAX);
         return Err(DecideError::Invalid(Failure::new(
             Code::Malformed,
             Phase::Hold,
@@ -317,7 +304,6 @@ fn record(
     })
 }
 
-/// What else a yes does.
 struct Beside<'a> {
     grant: Option<&'a Grant>,
     with: Option<Swap>,
@@ -337,7 +323,7 @@ async fn commit(
     let _turn = parts.held.take().await;
     let store = &*parts.store;
     let (before, _) = approvals(store, &lead.action_id)?;
-    if before >= APPROVALS_MAX.get() {
+    if before >= APPROVALS_MAX {
         let message = format!("this action was approved {before} times already; ask for a new one");
         return Err(DecideError::Invalid(Failure::new(
             Code::PolicyDenied,
@@ -428,9 +414,7 @@ fn lost(parts: &Parts, hold: &Hold) -> Result<DecideError, StoreError> {
 /// What a standing approval would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// Whose mode.
     pub org: String,
-    /// Of which tool.
     pub tool: String,
     /// Past asks that were looked at.
     pub asked: usize,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::ask::Ask;
 use super::decide::{DecideError, open};
 use super::hold::{Hold, written};
-use crate::gate::{Question, foreseeing};
+use crate::gate::{Question, assess};
 use crate::parts::Parts;
 use crate::preview::{self, Foresight, Preview, Trial};
 
@@ -65,7 +65,7 @@ pub(super) async fn edited(
         accepted_at: accepted,
         trace_id: &trace_id,
     };
-    let assessed = foreseeing(parts, &question).await.map_err(DecideError::Invalid)?;
+    let assessed = assess(parts, &question).await.map_err(DecideError::Invalid)?;
     let decision = assessed.ruling.decision;
     if let Some(failure) = decision.failure() {
         return Err(DecideError::Invalid(failure));

@@ -40,9 +40,7 @@ pub(crate) fn session_key(session: &str) -> String {
 /// A stored value, with the version that a change of it expects.
 #[derive(Debug, Clone, PartialEq)]
 pub struct At<T> {
-    /// The value.
     pub value: T,
-    /// Its version.
     pub version: u64,
 }
 
@@ -68,7 +66,6 @@ fn get<T: DeserializeOwned>(store: &dyn Store, family: &str, key: &str) -> Resul
     entry.as_ref().map(read).transpose()
 }
 
-/// A question, by its handle.
 pub fn hold(store: &dyn Store, id: &ApprovalId) -> Result<Option<At<Hold>>, StoreError> {
     get(store, HOLDS, id.as_str())
 }
@@ -82,7 +79,6 @@ pub fn hold_of(store: &dyn Store, action: &ActionId) -> Result<Option<At<Hold>>,
     Ok(found.filter(|hold| hold.value.member(action).is_some()))
 }
 
-/// The open question of this digest.
 pub(crate) fn asked(store: &dyn Store, digest: &Digest) -> Result<Option<At<Hold>>, StoreError> {
     match get::<ApprovalId>(store, ASKS, &digest.hex())? {
         Some(id) => hold(store, &id.value),
@@ -96,7 +92,6 @@ pub(crate) fn open_of(store: &dyn Store, session: &str) -> Result<usize, StoreEr
     Ok(open.map_or(0, |open| open.value.len()))
 }
 
-/// A question that was settled lately.
 pub fn past(store: &dyn Store, id: &ApprovalId) -> Result<Option<Past>, StoreError> {
     Ok(get::<Past>(store, PAST, id.as_str())?.map(|past| past.value))
 }
@@ -105,7 +100,7 @@ pub fn past(store: &dyn Store, id: &ApprovalId) -> Result<Option<Past>, StoreErr
 pub(crate) async fn sweep_past(store: &dyn Store, before: Timestamp) -> Result<usize, StoreError> {
     let (mut after, mut gone) = (None::<String>, 0);
     loop {
-        let page = store.entries(&FamilyName::new(PAST)?, "", after.as_deref(), HELD_PAGE.get())?;
+        let page = store.entries(&FamilyName::new(PAST)?, "", after.as_deref(), HELD_PAGE)?;
         let mut step = Step::default();
         for entry in &page.entries {
             if read::<Past>(entry).is_ok_and(|past| past.value.approval.at < before) {
@@ -123,7 +118,7 @@ pub(crate) async fn sweep_past(store: &dyn Store, before: Timestamp) -> Result<u
 
 /// All questions that can be read, the oldest first, page by page. One that cannot keeps nobody from the others.
 pub fn holds(store: &dyn Store, after: Option<&str>) -> Result<(Vec<At<Hold>>, Option<String>), StoreError> {
-    let page = store.entries(&FamilyName::new(HOLDS)?, "", after, HELD_PAGE.get())?;
+    let page = store.entries(&FamilyName::new(HOLDS)?, "", after, HELD_PAGE)?;
     let readable = page.entries.iter().filter_map(|entry| {
         let hold = read(entry);
         hold.inspect_err(|error| tracing::error!(%error, "a question cannot be read"))
@@ -187,7 +182,6 @@ impl Step {
         self.0.events.push((topic.into(), event));
     }
 
-    /// News for everybody who reads the topic of approvals.
     pub(crate) fn news(
         &mut self,
         data: ApprovalData,
@@ -211,12 +205,10 @@ impl Step {
         self.put(HOLDS, hold.approval_id.as_str(), expect, hold)
     }
 
-    /// This action waits for this question.
     pub(crate) fn waits(&mut self, action: &ActionId, hold: &Hold, expect: Expect) -> Result<(), StoreError> {
         self.put(ACTIONS, action.as_str(), expect, &hold.approval_id)
     }
 
-    /// This action waits no more.
     pub(crate) fn waits_no_more(&mut self, action: &ActionId) -> Result<(), StoreError> {
         self.delete(ACTIONS, action.as_str(), Expect::Any)
     }
@@ -238,7 +230,6 @@ impl Step {
         self.session(store, hold, |open| open.retain(|id| *id != hold.approval_id))
     }
 
-    /// The question is gone.
     pub(crate) fn forget(&mut self, at: &At<Hold>) -> Result<(), StoreError> {
         self.delete(HOLDS, at.value.approval_id.as_str(), Expect::Version(at.version))
     }

@@ -18,27 +18,22 @@ use super::entries::{At, Step, read};
 use super::hold::{session_of, written};
 use super::tidy::authority;
 use crate::action::{Action, Asked};
-use crate::limits::{GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE, HELD_UNATTENDED_MAX, REASON_BYTES_MAX};
+use crate::limits::{GRANT_REQUEST_WAIT_MAX, GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE, REASON_BYTES_MAX};
 use crate::parts::Parts;
 
 const GRANTS: &str = "grants";
 /// Which pre-approval an action has used, so that it uses one call of it, however often it is delivered.
 const USES: &str = "grant-uses";
 
-/// A pre-approval to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewGrant {
-    /// In whose spaces.
     pub org: String,
     /// For which session; none is the whole organisation.
     pub session: Option<String>,
     /// For which tools: an id, `<source>.*`, or `*`.
     pub tool: String,
-    /// For how many calls.
     pub calls_max: Option<u32>,
-    /// Until when.
     pub expires_at: Option<Timestamp>,
-    /// What for.
     pub reason: Option<String>,
 }
 
@@ -51,7 +46,6 @@ fn family(name: &str) -> Result<FamilyName, StoreError> {
     FamilyName::new(name)
 }
 
-/// One pre-approval.
 pub fn grant(store: &dyn Store, id: &GrantId) -> Result<Option<At<Grant>>, StoreError> {
     let entry = store.entry(&family(GRANTS)?, id.as_str())?;
     entry.as_ref().map(read).transpose()
@@ -74,7 +68,7 @@ pub fn list(
 fn all(store: &dyn Store) -> Result<Vec<At<Grant>>, StoreError> {
     let (mut after, mut grants) = (None::<String>, Vec::new());
     loop {
-        let page = store.entries(&family(GRANTS)?, "", after.as_deref(), HELD_PAGE.get())?;
+        let page = store.entries(&family(GRANTS)?, "", after.as_deref(), HELD_PAGE)?;
         for entry in &page.entries {
             grants.push(read(entry)?);
         }
@@ -88,11 +82,11 @@ fn all(store: &dyn Store) -> Result<Vec<At<Grant>>, StoreError> {
 /// Whether there is room for another.
 pub(crate) fn room(store: &dyn Store) -> Result<(), StoreError> {
     let count = all(store)?.len();
-    if count >= GRANTS_MAX.get() {
+    if count >= GRANTS_MAX {
         return Err(StoreError::TooLarge {
             what: "number of grants",
             size: count + 1,
-            max: GRANTS_MAX.get(),
+            max: GRANTS_MAX,
         });
     }
     Ok(())
@@ -146,7 +140,6 @@ fn tell(
     Ok(Some(act))
 }
 
-/// What an action has used.
 pub(crate) fn used(store: &dyn Store, action: &ActionId) -> Result<Option<Approval>, StoreError> {
     let known = store.entry(&family(USES)?, action.as_str())?;
     let known = known.as_ref().map(read::<Use>).transpose()?;
@@ -262,7 +255,6 @@ pub async fn request(parts: &Arc<Parts>, new: NewGrant, by: &Decider) -> Result<
     .await
 }
 
-/// Makes a pre-approval.
 pub async fn create(parts: &Arc<Parts>, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
     may_make(parts, &new, by)?;
     make(parts, new, by, GrantState::Active).await
@@ -364,12 +356,11 @@ async fn make(
     if new.calls_max == Some(0) {
         return Err(invalid("a grant is good for at least one call"));
     }
-    let too_long =
-        |reason: &String| reason.len() > REASON_BYTES_MAX.get() || reason.chars().any(char::is_control);
+    let too_long = |reason: &String| reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control);
     if new.reason.as_ref().is_some_and(too_long) {
         return Err(invalid(format!(
             "a reason is printable text of at most {} bytes",
-            REASON_BYTES_MAX.get()
+            REASON_BYTES_MAX
         )));
     }
     if let Some(session) = &new.session {
@@ -381,12 +372,8 @@ async fn make(
     let asked = |grant: &&At<Grant>| {
         grant.value.state == GrantState::Requested && grant.value.created_by == by.principal
     };
-    if state == GrantState::Requested && all(store)?.iter().filter(asked).count() >= GRANT_REQUESTS_MAX.get()
-    {
-        let message = format!(
-            "{} grants that you asked for wait already",
-            GRANT_REQUESTS_MAX.get()
-        );
+    if state == GrantState::Requested && all(store)?.iter().filter(asked).count() >= GRANT_REQUESTS_MAX {
+        let message = format!("{} grants that you asked for wait already", GRANT_REQUESTS_MAX);
         let failure = Failure::new(Code::PendingLimit, Phase::Hold, message);
         return Err(DecideError::Invalid(failure));
     }
@@ -435,7 +422,7 @@ async fn make(
 /// many grants went.
 pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, StoreError> {
     let (store, now) = (&*parts.store, parts.clock.now());
-    let old = now.checked_sub(HELD_UNATTENDED_MAX).unwrap_or(now);
+    let old = now.checked_sub(GRANT_REQUEST_WAIT_MAX).unwrap_or(now);
     let mut gone = 0;
     for At {
         value: grant,
@@ -463,7 +450,7 @@ pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, StoreError> {
     }
     let mut after = None::<String>;
     loop {
-        let page = store.entries(&family(USES)?, "", after.as_deref(), HELD_PAGE.get())?;
+        let page = store.entries(&family(USES)?, "", after.as_deref(), HELD_PAGE)?;
         for entry in &page.entries {
             let over = read::<Use>(entry).map_or(true, |used| used.value.record.at < old);
             let action = ActionId::new(entry.key.clone())?;

@@ -12,9 +12,7 @@ use crate::preview::Preview;
 /// One question to a person. Stored sealed, since it holds the parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Names it.
     pub approval_id: ApprovalId,
-    /// How it stands.
     pub state: HoldState,
     /// What was asked, under the device's key: see [`crate::held::ask`].
     pub digest: Digest,
@@ -32,19 +30,15 @@ pub struct Hold {
     pub members: Vec<Member>,
     /// Whose it is: so many may wait for each session.
     pub session: String,
-    /// When it was asked.
     pub asked_at: Timestamp,
     /// Until when somebody can decide.
     pub expires_at: Timestamp,
-    /// Why a person is asked.
     pub prompt: Prompt,
 }
 
-/// How a question stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldState {
-    /// Nobody has decided.
     Pending,
     /// Somebody has, or the clock; it is being carried out.
     Decided(Approval),
@@ -53,24 +47,18 @@ pub enum HoldState {
 /// An action that waits for the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Which action.
     pub action_id: ActionId,
     /// The keyed digest of its request, as its planner made it.
     pub digest: Digest,
-    /// Its trace.
     pub trace_id: TraceId,
-    /// When it was accepted.
     pub accepted_at: Timestamp,
 }
 
-/// Why a person is asked, and what they decide by.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
-    /// What the policy said.
     pub decision: Decision,
     /// By which facts, so that another policy can be tried on them.
     pub facts: Facts,
-    /// The version of the tool.
     pub tool_version: String,
     /// What stands where it will work; nothing if the tool does not say where that is.
     pub stands: Vec<Seen>,
@@ -80,7 +68,6 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Why, for people.
     pub fn reasons(&self) -> Vec<String> {
         let reasons = self.decision.verdict.reasons().iter();
         reasons.map(|reason| reason.text.clone()).collect()
@@ -90,15 +77,11 @@ impl Prompt {
 /// A question that is settled, kept for a while so that whoever comes late is told what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// What was decided.
     pub approval: Approval,
     /// The actions that waited for it.
     pub action_ids: Vec<ActionId>,
-    /// The tool.
     pub tool_id: ToolId,
-    /// On whose behalf.
     pub subject_id: SubjectId,
-    /// Where.
     pub space_id: SpaceId,
     /// Who asked.
     pub principal: Principal,
@@ -123,7 +106,6 @@ impl Hold {
         self.state == HoldState::Pending && self.expires_at > now
     }
 
-    /// What was decided.
     pub fn decided(&self) -> Option<&Approval> {
         match &self.state {
             HoldState::Pending => None,
@@ -131,7 +113,6 @@ impl Hold {
         }
     }
 
-    /// Whether somebody said yes.
     pub fn is_approved(&self) -> bool {
         self.decided().is_some_and(|approval| match approval.verdict {
             ApprovalVerdict::Once | ApprovalVerdict::Grant | ApprovalVerdict::Always => true,
@@ -144,7 +125,6 @@ impl Hold {
         self.members.first()
     }
 
-    /// One of those that wait.
     pub fn member(&self, action: &ActionId) -> Option<&Member> {
         self.members.iter().find(|member| member.action_id == *action)
     }

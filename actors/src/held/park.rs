@@ -3,38 +3,27 @@
 use std::sync::Arc;
 
 use effectd_bus::{Expect, LeaseId, StoreError};
-use effectd_contracts::{ActionId, ApprovalData, ApprovalId, ApprovalNews, DecisionData};
+use effectd_contracts::{ActionId, ApprovalData, ApprovalId, ApprovalNews};
 
 use super::ask::Ask;
 use super::entries::{self, At, Step};
 use super::hold::{Hold, HoldState, Member, Prompt, session_of};
-use crate::action::Ticket;
-use crate::gate::Ruling;
+use crate::action::{Action, Asked};
 use crate::limits::HELD_MEMBERS_MAX;
 use crate::parts::Parts;
 use crate::preview::Preview;
 
-/// What became of the wish to wait.
 #[derive(Debug)]
 pub(crate) enum Parked {
-    /// It waits, and this is the question.
     Waits(Box<Hold>),
     /// So many of its session wait that it cannot.
     Full,
 }
 
 /// A question about this action that nobody has been asked yet.
-pub(crate) fn question(
-    parts: &Parts,
-    ticket: &Ticket,
-    request: &effectd_contracts::ActionRequest,
-    ask: &Ask,
-    ruling: &Ruling,
-    tool_version: &str,
-    preview: Box<Preview>,
-) -> Hold {
-    let mut decision = DecisionData::new(request.clone(), ticket.principal.clone(), ticket.origin.clone());
-    decision.interactive = ticket.interactive;
+pub(crate) fn question(parts: &Parts, action: &Action<Asked>, ask: &Ask, preview: Box<Preview>) -> Hold {
+    let (ticket, asked) = (&action.ticket, &action.state);
+    let decision = ticket.decision(&action.request);
     let now = parts.clock.now();
     let time = if ticket.interactive {
         parts.settings.held_interactive_max
@@ -60,9 +49,9 @@ pub(crate) fn question(
         // A clock that is at its end is nobody's; then nobody can decide, either.
         expires_at: now.checked_add(time).unwrap_or(now),
         prompt: Prompt {
-            decision: ruling.decision.clone(),
-            facts: ruling.facts.clone(),
-            tool_version: tool_version.to_owned(),
+            decision: asked.ruling().decision.clone(),
+            facts: asked.ruling().facts.clone(),
+            tool_version: asked.entry().spec().version.clone(),
             stands: ask.stands.clone(),
             preview: Some(preview),
         },
@@ -71,13 +60,11 @@ pub(crate) fn question(
 
 /// Whether another question of this session would be one too many, as far as can be told before it is asked: nothing is tried out
 /// for who is sent away then.
-pub(crate) fn is_full(
-    parts: &Parts,
-    ticket: &Ticket,
-    request: &effectd_contracts::ActionRequest,
-    ask: &Ask,
-) -> Result<bool, StoreError> {
-    let (store, session) = (&*parts.store, session_of(&ticket.decision(request)));
+pub(crate) fn is_full(parts: &Parts, action: &Action<Asked>, ask: &Ask) -> Result<bool, StoreError> {
+    let (store, session) = (
+        &*parts.store,
+        session_of(&action.ticket.decision(&action.request)),
+    );
     let full = entries::open_of(store, &session)? >= parts.settings.held_per_session_max;
     // It may join one that waits already.
     Ok(full && entries::asked(store, &ask.digest)?.is_none())
@@ -104,9 +91,8 @@ pub(crate) async fn park(
         return Ok(Parked::Waits(Box::new(known.value)));
     }
     let open = entries::asked(store, &new.digest)?;
-    let open = open.filter(|open| {
-        open.value.is_open(parts.clock.now()) && open.value.members.len() < HELD_MEMBERS_MAX.get()
-    });
+    let open = open
+        .filter(|open| open.value.is_open(parts.clock.now()) && open.value.members.len() < HELD_MEMBERS_MAX);
     let mut step = Step::default();
     step.lease(lease);
     let (what, hold) = match open {
@@ -194,7 +180,6 @@ pub(crate) async fn leave(parts: &Arc<Parts>, action: &ActionId) -> Result<(), S
     step.take(store).await.map(drop)
 }
 
-/// The news about a question.
 pub(crate) fn news(hold: &Hold, what: ApprovalNews, by: impl Into<String>) -> ApprovalData {
     let request = &hold.decision.request;
     ApprovalData {

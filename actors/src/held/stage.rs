@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Lookup, Store, StoreError};
-use effectd_contracts::{ActionId, Code, Failure, Phase, ReceiptId, SafetyClass, canonical};
-use ractor::ActorProcessingErr;
-use ractor::factory::{FactoryRef, Job, Worker, WorkerId};
+use effectd_contracts::{ActionId, Code, Failure, Phase, ReceiptId, SafetyClass};
 
 use super::ask::Ask;
 use super::entries;
@@ -15,35 +13,31 @@ use super::grants;
 use super::hold::{Hold, HoldState, written};
 use super::park::{Parked, is_full, park, question, reopen};
 use super::tidy;
-use crate::action::{Action, Asked};
+use crate::action::{Action, Asked, Gated};
 use crate::failpoint::hit;
-use crate::gate::later;
-use crate::idempotency::ID_TAKEN;
-use crate::key;
-use crate::limits::HELD_ROUNDS_MAX;
-use crate::messages::{Consult, Record, Refusal, Settle};
+use crate::idempotency::{ID_TAKEN, Terms, key_taken, refused};
+use crate::limits::{HELD_ROUNDS_MAX, OVERLOAD_RETRY};
+use crate::messages::Record;
 use crate::open::intent_of;
 use crate::parts::Parts;
-use crate::preimage;
 use crate::preview::{self, Preview, Trial};
-use crate::resources;
-use crate::stage::{PanicWatch, bounded, pass};
+use crate::stage::{Address, Stage, pass, put_off, store_failed, wait_behind};
 
 /// Proof that somebody said yes to exactly this. Made only here.
 #[derive(Debug)]
 pub(crate) struct Evidence(());
 
+#[derive(Clone)]
 pub(crate) struct Holder {
     pub(crate) parts: Arc<Parts>,
-    pub(crate) idempotency: FactoryRef<(), Settle>,
-    pub(crate) recorder: FactoryRef<(), Record>,
+    pub(crate) idempotency: Address<Action<Gated>>,
+    pub(crate) recorder: Address<Record>,
 }
 
 /// How it goes on with an action that needs a person's yes.
 enum Then {
     /// There is one.
     GoOn(Evidence),
-    /// Nobody has decided: it waits.
     Waits(Box<Hold>),
     /// Another copy of it is on its way, or it has just ended.
     Elsewhere,
@@ -55,56 +49,31 @@ enum Then {
     Refused(Failure),
     /// Its id stands for something else.
     Conflict,
-    /// Too many of its session wait.
-    Full,
-    /// It cannot be tried out now, for this reason.
-    Later(Failure),
+    /// It comes again after a pause: too many of its session wait, or it cannot be tried out now.
+    Later(Failure, Duration),
 }
 
 /// How long a decision from the bus is put off whose session has too many open questions.
 const FULL_PAUSE: Duration = Duration::from_secs(5);
 
-impl Worker for Holder {
-    type Key = ();
-    type Message = Consult;
-    type Arguments = ();
-    type State = ();
+impl Stage for Holder {
+    const NAME: &'static str = "hold";
+    type Message = Action<Asked>;
 
-    async fn pre_start(
-        &self,
-        _: WorkerId,
-        _: &FactoryRef<(), Consult>,
-        (): (),
-    ) -> Result<(), ActorProcessingErr> {
-        Ok(())
+    fn parts(&self) -> &Arc<Parts> {
+        &self.parts
     }
 
-    async fn handle(
-        &self,
-        _: WorkerId,
-        this: &FactoryRef<(), Consult>,
-        job: Job<(), Consult>,
-        (): &mut (),
-    ) -> Result<(), ActorProcessingErr> {
-        let _watch = PanicWatch::new("hold", &self.parts);
-        let Consult(action) = job.msg;
-        let stalled = action.ticket.stalled.clone();
-        let (limit, work) = (self.parts.lease_ttl, Box::pin(self.consult(action, this)));
-        bounded(&self.parts, "hold", limit, &stalled, work).await;
-        Ok(())
+    async fn work(&self, mut action: Action<Asked>, this: &Address<Action<Asked>>) {
+        hit("held.begin", &action.ticket.action_id).await;
+        match self.find_way(&mut action).await {
+            Ok(then) => self.act_on(then, action, this),
+            Err(error) => store_failed(&self.recorder, action, Phase::Hold, &error),
+        }
     }
 }
 
 impl Holder {
-    async fn consult(&self, mut action: Action<Asked>, this: &FactoryRef<(), Consult>) {
-        action.hop("hold");
-        hit("held.begin", &action.ticket.action_id).await;
-        match self.find_way(&mut action).await {
-            Ok(then) => self.act_on(then, action, this).await,
-            Err(error) => self.give_up(action, &error),
-        }
-    }
-
     async fn find_way(&self, action: &mut Action<Asked>) -> Result<Then, StoreError> {
         let (parts, asked) = (&self.parts, &action.state);
         let ask = Ask::of(
@@ -131,8 +100,14 @@ impl Holder {
             return self.begun(action);
         }
         // A success that is known needs no new approval.
-        if let Some(then) = self.look_up(action)? {
-            return Ok(then);
+        let terms = Terms::of(parts, &action.request, &action.state);
+        match terms.look_up(parts, action)? {
+            Lookup::Done { receipt_id } => return Ok(Then::Before(receipt_id)),
+            Lookup::InFlight { action_id } if action_id != action.ticket.action_id => {
+                return Ok(Then::Behind(action_id));
+            }
+            Lookup::Conflict => return Ok(Then::Refused(key_taken())),
+            Lookup::InFlight { .. } | Lookup::Unknown => {}
         }
         if let Some(record) = grants::consume(parts, action, &ask).await? {
             action.ticket.granted = Some(record);
@@ -142,30 +117,20 @@ impl Holder {
     }
 
     async fn park(&self, action: &Action<Asked>, ask: &Ask) -> Result<Then, StoreError> {
-        let (id, asked) = (&action.ticket.action_id, &action.state);
-        let version = &asked.entry().spec().version;
-        if is_full(&self.parts, &action.ticket, &action.request, ask)? {
-            return Ok(Then::Full);
+        let id = &action.ticket.action_id;
+        if is_full(&self.parts, action, ask)? {
+            return Ok(full(&self.parts));
         }
-        let preview = match self.preview(action, ask).await {
-            Ok(preview) => preview,
-            Err(failure) => return Ok(Then::Later(failure)),
+        let new = match self.preview(action, ask).await {
+            Ok(preview) => question(&self.parts, action, ask, preview),
+            Err(failure) => return Ok(Then::Later(failure, OVERLOAD_RETRY)),
         };
-        let new = question(
-            &self.parts,
-            &action.ticket,
-            &action.request,
-            ask,
-            asked.ruling(),
-            version,
-            preview,
-        );
         hit("held.before_park", id).await;
         let parked = park(&self.parts, new, action.ticket.lease()).await;
         hit("held.after_park", id).await;
         Ok(match parked? {
             Parked::Waits(hold) => Then::Waits(hold),
-            Parked::Full => Then::Full,
+            Parked::Full => full(&self.parts),
         })
     }
 
@@ -230,10 +195,10 @@ impl Holder {
             action.ticket.expect = if begun { Vec::new() } else { ask.stands.clone() };
             return Ok(Then::GoOn(Evidence(())));
         }
-        if hold.value.round >= HELD_ROUNDS_MAX.get() {
+        if hold.value.round >= HELD_ROUNDS_MAX {
             let message = format!(
                 "it was approved {} times, and each time it had changed since",
-                HELD_ROUNDS_MAX.get()
+                HELD_ROUNDS_MAX
             );
             return Ok(Then::Refused(Failure::new(
                 Code::PolicyDenied,
@@ -242,20 +207,10 @@ impl Holder {
             )));
         }
         let why = "what was approved is not what would happen now: the tool, a rule or a file has changed";
-        let (asked, version) = (&action.state, &action.state.entry().spec().version);
-        let preview = match self.preview(action, ask).await {
-            Ok(preview) => preview,
-            Err(failure) => return Ok(Then::Later(failure)),
+        let new = match self.preview(action, ask).await {
+            Ok(preview) => question(&self.parts, action, ask, preview),
+            Err(failure) => return Ok(Then::Later(failure, OVERLOAD_RETRY)),
         };
-        let new = question(
-            &self.parts,
-            &action.ticket,
-            &action.request,
-            ask,
-            asked.ruling(),
-            version,
-            preview,
-        );
         let new = reopen(&self.parts, &hold, new, why, action.ticket.lease()).await?;
         Ok(Then::Waits(Box::new(new)))
     }
@@ -289,49 +244,11 @@ impl Holder {
         }))
     }
 
-    fn look_up(&self, action: &Action<Asked>) -> Result<Option<Then>, StoreError> {
-        let asked = &action.state;
-        if asked.dry_run().is_some() {
-            return Ok(None);
-        }
-        let own = action.request.idempotency_key.clone();
-        let is_own = own.is_some();
-        let key = own.or_else(|| key::key_of(asked.entry().spec(), asked.params(), &self.parts.identity));
-        let Some(key) = key else { return Ok(None) };
-        let params = canonical::digest(asked.params().as_ref());
-        let params = self.parts.identity.keyed(&params);
-        let space = &action.request.space_id;
-        let depends = if is_own {
-            Vec::new()
-        } else {
-            let touched = preimage::touched_with(&self.parts, space, asked.entry(), asked.params());
-            resources::of_action(asked.entry().spec(), space, asked.params(), &touched)
-        };
-        let known = self
-            .parts
-            .store
-            .lookup(&action.asker(), &key, &params, &depends)?;
-        Ok(match known {
-            Lookup::Done { receipt_id } => Some(Then::Before(receipt_id)),
-            Lookup::InFlight { action_id } if action_id != action.ticket.action_id => {
-                Some(Then::Behind(action_id))
-            }
-            Lookup::Conflict => {
-                let message = "this idempotency key was used before, with other parameters";
-                let failure = Failure::new(Code::IdempotencyConflict, Phase::Idempotency, message);
-                Some(Then::Refused(failure))
-            }
-            Lookup::InFlight { .. } | Lookup::Unknown => None,
-        })
-    }
-
-    async fn act_on(&self, then: Then, mut action: Action<Asked>, this: &FactoryRef<(), Consult>) {
+    fn act_on(&self, then: Then, action: Action<Asked>, this: &Address<Action<Asked>>) {
         match then {
             Then::GoOn(evidence) => {
-                pass(
-                    &self.idempotency,
-                    Settle(action.advance(|asked| asked.permitted(&evidence))),
-                );
+                let action = action.advance(|asked| asked.permitted(&evidence));
+                pass(&self.idempotency, action);
             }
             Then::Waits(hold) => self.waits(action, &hold),
             Then::Elsewhere => {
@@ -340,28 +257,14 @@ impl Holder {
                 }
                 action.ticket.settled();
             }
-            Then::Before(receipt_id) => {
-                let action = Box::new(action.advance(|_| ()));
-                pass(&self.recorder, Record::Before { action, receipt_id });
-            }
-            Then::Behind(other) => self.park_behind(action, &other, this),
-            Then::Refused(failure) => self.refuse(action, failure),
+            Then::Before(receipt_id) => pass(&self.recorder, Record::before(action, receipt_id)),
+            Then::Behind(other) => wait_behind(&self.parts, action, &other, this),
+            Then::Refused(failure) => pass(&self.recorder, refused(action, |asked| asked, failure)),
             Then::Conflict => {
                 let failure = Failure::new(Code::ActionConflict, Phase::Hold, ID_TAKEN);
-                let action = Box::new(action.advance(|_| ()));
-                pass(&self.recorder, Record::Unrecorded { action, failure });
+                pass(&self.recorder, Record::unrecorded(action, failure));
             }
-            Then::Full => {
-                let failure = full(&self.parts);
-                if !action.ticket.refuse_at_door(&failure)
-                    && let Some(lease) = action.ticket.lease()
-                {
-                    // Not a failed delivery, only a later one.
-                    drop(self.parts.store.defer(lease, FULL_PAUSE));
-                    action.ticket.settled();
-                }
-            }
-            Then::Later(failure) => later(&self.parts, *action.ticket, &failure),
+            Then::Later(failure, pause) => put_off(&self.parts, *action.ticket, &failure, pause),
         }
     }
 
@@ -375,56 +278,8 @@ impl Holder {
         }
         action.ticket.settled();
     }
-
-    fn park_behind(&self, mut action: Action<Asked>, other: &ActionId, this: &FactoryRef<(), Consult>) {
-        // The other one may stand behind this one, if its first copy was interrupted.
-        action.ticket.place.leave_line();
-        let kept = action.ticket.lease().map(|lease| {
-            let until = self
-                .parts
-                .clock
-                .monotonic()
-                .plus(effectd_bus::limits::LEASE_TTL_MAX.get());
-            self.parts.leases.keep(lease, until)
-        });
-        let again = this.clone();
-        self.parts.answers.park_behind(other, move || {
-            drop(kept);
-            pass(&again, Consult(action));
-        });
-        // It may have ended between the question and the parking.
-        if !matches!(self.parts.store.receipt_of(other), Ok(None)) {
-            self.parts.answers.wake_parked(other);
-        }
-    }
-
-    fn refuse(&self, action: Action<Asked>, failure: Failure) {
-        let (tool, ruling) = (action.state.entry().clone(), action.state.ruling().clone());
-        let refusal = Refusal {
-            action: action.advance(|_| ()),
-            tool: Some(tool),
-            ruling: Some(ruling),
-            outcome: failure.code.outcome(),
-            failure,
-            fence: None,
-            dead_letter: false,
-        };
-        pass(&self.recorder, Record::Refused(Box::new(refusal)));
-    }
-
-    /// The Store could not answer. What is on the bus stays there; who waits at the door is told.
-    fn give_up(&self, action: Action<Asked>, error: &StoreError) {
-        tracing::warn!(parent: &action.ticket.span, %error, trace_id = %action.ticket.trace_id, "not held");
-        if action.ticket.lease().is_none() {
-            let message = format!("{error}; ask again with the same action id");
-            let failure = Failure::new(Code::StoreUnavailable, Phase::Hold, message);
-            let action = Box::new(action.advance(|_| ()));
-            pass(&self.recorder, Record::Unrecorded { action, failure });
-        }
-    }
 }
 
-/// Whether an action has an intent without an outcome.
 pub(crate) async fn has_intent(store: &dyn Store, action: &ActionId) -> Result<bool, StoreError> {
     Ok(intent_of(store, action).await?.is_some())
 }
@@ -434,8 +289,9 @@ fn begun() -> Failure {
     Failure::new(Code::PolicyDenied, Phase::Hold, message)
 }
 
-fn full(parts: &Parts) -> Failure {
+fn full(parts: &Parts) -> Then {
     let most = parts.settings.held_per_session_max;
     let message = format!("{most} actions of this session wait for a person already");
-    Failure::new(Code::PendingLimit, Phase::Hold, message).retry_after(FULL_PAUSE)
+    let failure = Failure::new(Code::PendingLimit, Phase::Hold, message).retry_after(FULL_PAUSE);
+    Then::Later(failure, FULL_PAUSE)
 }

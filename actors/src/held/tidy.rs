@@ -13,8 +13,7 @@ use super::decide::publish;
 use super::entries::{self, At, Step};
 use super::hold::{Hold, HoldState, written};
 use super::park::{leave, news};
-use crate::action::Action;
-use crate::answers::{Answer, Done};
+use crate::answers::{Answer, Done, ended};
 use crate::decisions::standing;
 use crate::failpoint::hit;
 use crate::gate::Ruling;
@@ -177,10 +176,7 @@ fn refusal(parts: &Parts, hold: &Hold, approval: &Approval, failure: Failure) ->
     let trace = lead.map_or_else(effectd_contracts::TraceId::fresh, |lead| lead.trace_id.clone());
     let accepted = lead.map_or(hold.asked_at, |lead| lead.accepted_at);
     let tool = parts.registry.get(&decision.request.tool_id).cloned();
-    let action: Action<()> = standing(parts, decision, trace, accepted);
     Refusal {
-        outcome: failure.code.outcome(),
-        action,
         tool,
         ruling: Some(Ruling {
             decision: hold.prompt.decision.clone(),
@@ -188,9 +184,7 @@ fn refusal(parts: &Parts, hold: &Hold, approval: &Approval, failure: Failure) ->
             // Nothing ran.
             redacted: Vec::new(),
         }),
-        failure,
-        fence: None,
-        dead_letter: false,
+        ..Refusal::new(standing(parts, decision, trace, accepted), failure)
     }
 }
 
@@ -199,10 +193,9 @@ fn refusal(parts: &Parts, hold: &Hold, approval: &Approval, failure: Failure) ->
 pub(crate) async fn settle(parts: &Arc<Parts>, hold: &Hold) -> Result<(), StoreError> {
     let store = &*parts.store;
     let Some(lead) = hold.lead() else { return Ok(()) };
-    let Some(stored) = store.receipt_of(&lead.action_id)? else {
+    let Some((receipt, _)) = ended(store, &lead.action_id)? else {
         return Ok(());
     };
-    let receipt = Arc::new(stored.parse()?);
     if receipt.outcome == Outcome::Cancelled && hold.is_approved() && hold.members.len() > 1 {
         return hand_on(parts, hold).await;
     }
@@ -210,17 +203,12 @@ pub(crate) async fn settle(parts: &Arc<Parts>, hold: &Hold) -> Result<(), StoreE
         let link = Link {
             action_id: member.action_id.clone(),
             action_digest: member.digest,
-            receipt_id: stored.receipt_id.clone(),
+            receipt_id: receipt.receipt_id.clone(),
             leases: Vec::new(),
         };
         match store.link(link).await {
             Ok(()) => {
-                let receipt = Arc::clone(&receipt);
-                let done = Done {
-                    receipt,
-                    before: true,
-                    result: None,
-                };
+                let done = Done::before(receipt.clone());
                 parts.answers.tell(&member.action_id, &Answer::Done(done));
             }
             // It has an end of its own: it was withdrawn.

@@ -16,15 +16,12 @@ use crate::preimage::Looked;
 
 /// Lines around a change that are shown with it.
 const CONTEXT_LINES: usize = 3;
-/// Longest line of a diff.
 const LINE_BYTES_MAX: usize = 512;
 
 /// What is different in a text: lines that begin with `+`, `-` or a space, or with `@@` where others are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diff {
-    /// The lines.
     pub text: String,
-    /// There is more than is shown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
     /// Something in it was a secret or personal, and is not shown.
@@ -36,13 +33,10 @@ pub struct Diff {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftOut {
-    /// One of the two is no text.
     NotText,
-    /// One of the two is too long to be compared.
     TooLong,
     /// What was shown before it took all the room there is.
     NoRoom,
-    /// Comparing took too long.
     TookTooLong,
     /// Whoever asks may not read it.
     NotYours,
@@ -72,7 +66,7 @@ pub(super) struct Room<'c> {
 impl<'c> Room<'c> {
     pub(super) fn new(clock: &'c dyn Clock) -> Self {
         Self {
-            left: usize::try_from(PREVIEW_DIFF_BYTES_MAX.get()).unwrap_or(usize::MAX),
+            left: usize::try_from(PREVIEW_DIFF_BYTES_MAX).unwrap_or(usize::MAX),
             clock,
             until: clock.monotonic().plus(PREVIEW_DIFFS_TIME_MAX),
         }

@@ -7,16 +7,14 @@ use effectd_policy::{Decision, Verdict};
 use serde_json::Value;
 
 use super::{Preview, Trial, of};
-use crate::gate::{Assessed, Question, foreseeing};
+use crate::gate::{Assessed, Question, assess};
 use crate::parts::Parts;
 
 /// Reads what stands in files, and nothing else.
 const READING_TOOL: &str = "files.read_text";
 
-/// What would come of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Foresight {
-    /// What the policy says.
     pub decision: Decision,
     /// What would change; nothing of what is not permitted. Texts are in it only for those who may read them.
     pub preview: Preview,
@@ -46,7 +44,8 @@ pub async fn foresee(
         ruling,
         inspection,
         preview,
-    } = foreseeing(parts, &question).await?;
+        ..
+    } = assess(parts, &question).await?;
     let decision = ruling.decision;
     let mut preview = match (&decision.verdict, preview) {
         (Verdict::Deny { .. } | Verdict::Quarantine { .. }, _) => {
@@ -98,6 +97,6 @@ async fn may_read(parts: &Arc<Parts>, question: &Question<'_>) -> bool {
         entry,
         ..*question
     };
-    let assessed = foreseeing(parts, &reading).await;
+    let assessed = assess(parts, &reading).await;
     assessed.is_ok_and(|assessed| matches!(assessed.ruling.decision.verdict, Verdict::Permit))
 }

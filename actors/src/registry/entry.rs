@@ -3,22 +3,18 @@
 use std::collections::BTreeSet;
 
 use effectd_contracts::{Code, Digest, Failure, Phase, ToolId, ToolSpec, Touch, canonical};
-use effectd_policy::inspect;
-use jsonschema::Validator;
-use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value};
 
 use super::lint::{self, Lint};
+use super::schema::Schema;
 use super::{Definition, ParamRule, Reads, RegistryError, Source, Touches};
-use crate::limits::VIOLATIONS_MAX;
 
-/// One tool.
 pub struct Entry {
     spec: ToolSpec,
     source: Source,
     aliases: Vec<ToolId>,
-    params: Validator,
-    result: Validator,
+    params: Schema,
+    result: Schema,
     rule: ParamRule,
     touches: Option<Touches>,
     reads: Option<Reads>,
@@ -58,27 +54,22 @@ impl Entry {
         })
     }
 
-    /// What the tool says about itself.
     pub fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    /// Where it comes from.
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// What else it is called.
     pub fn aliases(&self) -> &[ToolId] {
         &self.aliases
     }
 
-    /// Parameters that fit.
     pub fn example(&self) -> &Map<String, Value> {
         &self.example
     }
 
-    /// What is doubtful about its description.
     pub fn lints(&self) -> &[Lint] {
         &self.lints
     }
@@ -103,7 +94,7 @@ impl Entry {
     /// name that the schema does not know: a receipt keeps it.
     pub fn check_params(&self, params: &Map<String, Value>) -> Result<(), Failure> {
         let document = Value::Object(params.clone());
-        let places = violations(&self.params, &self.spec.params_schema, &document);
+        let places = self.params.violations(&document);
         if !places.is_empty() {
             return Err(Failure::new(
                 Code::ParamsInvalid,
@@ -117,18 +108,11 @@ impl Entry {
     /// The names of parameters that do not fit what the schema says about them.
     pub fn unfit_params(&self, params: &Map<String, Value>) -> BTreeSet<String> {
         let document = Value::Object(params.clone());
-        let errors = self.params.iter_errors(&document);
-        errors
-            .filter_map(|error| {
-                let name = error.instance_path().as_str().split('/').nth(1)?;
-                Some(name.replace("~1", "/").replace("~0", "~"))
-            })
-            .collect()
+        self.params.unfit_members(&document)
     }
 
-    /// Whether the result fits its schema.
     pub fn check_result(&self, result: &Value) -> Result<(), Failure> {
-        let places = violations(&self.result, &self.spec.result_schema, result);
+        let places = self.result.violations(result);
         if places.is_empty() {
             return Ok(());
         }
@@ -140,54 +124,10 @@ impl Entry {
     }
 }
 
-fn compile(tool: &ToolId, which: &'static str, schema: &Value) -> Result<Validator, RegistryError> {
-    let error = |why: String| RegistryError::Schema {
+fn compile(tool: &ToolId, which: &'static str, schema: &Value) -> Result<Schema, RegistryError> {
+    Schema::new(schema).map_err(|why| RegistryError::Schema {
         tool: tool.clone(),
         which,
         why,
-    };
-    jsonschema::draft202012::meta::validate(schema).map_err(|e| error(e.to_string()))?;
-    // Remote references are off: the crate is built without a resolver, so one fails here instead of fetching.
-    let options = jsonschema::draft202012::options().should_validate_formats(true);
-    options.build(schema).map_err(|e| error(e.to_string()))
-}
-
-/// Every place that breaks the schema, with what the schema asks for there. Values and unknown names are masked: they may be
-/// secrets.
-fn violations(validator: &Validator, schema: &Value, document: &Value) -> Vec<String> {
-    // Nearly always there are none, and to find that out is much quicker than to look for them.
-    if validator.is_valid(document) {
-        return Vec::new();
-    }
-    let mut errors = validator.iter_errors(document);
-    let mut places: Vec<_> = errors
-        .by_ref()
-        .take(VIOLATIONS_MAX.get())
-        .map(|error| {
-            let (place, known) = inspect::place(schema, document, error.instance_path().as_str());
-            let place = if place.is_empty() { "/" } else { &place };
-            #[expect(
-                clippy::wildcard_enum_match_arm,
-                reason = "somebody else's list of kinds, which grows"
-            )]
-            match error.kind() {
-                ValidationErrorKind::AdditionalProperties { unexpected }
-                | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-                    let known: Vec<_> = known.into_iter().collect();
-                    format!(
-                        "{place}: {} names that the schema does not know; it knows: {}",
-                        unexpected.len(),
-                        known.join(", ")
-                    )
-                }
-                ValidationErrorKind::PropertyNames { .. } => format!("{place}: a name here is not allowed"),
-                _ => format!("{place}: {}", error.masked()),
-            }
-        })
-        .collect();
-    let more = errors.take(VIOLATIONS_MAX.get()).count();
-    if more > 0 {
-        places.push(format!("and {more} more"));
-    }
-    places
+    })
 }

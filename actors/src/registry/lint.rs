@@ -12,7 +12,6 @@ use super::{Definition, RegistryError};
 pub enum Lint {
     /// Class HIGH in a profile without high isolation: it is raised.
     ProfileRaised,
-    /// No sentence for people and planners.
     NoDescription,
     /// Parameters that the schema does not know pass unseen.
     OpenParams,

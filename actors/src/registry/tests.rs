@@ -115,6 +115,109 @@ fn doubles_and_unusable_schemas_are_refused() {
     }
 }
 
+/// A tool with one parameter of this schema, beside these definitions.
+fn with_param(param: Value, defs: Value) -> Result<Entry, RegistryError> {
+    let schema = json!({
+        "type": "object", "additionalProperties": false,
+        "properties": { "p": param, "q": { "type": "string" } }, "$defs": defs,
+    });
+    Entry::new(tool(Source::Core, spec(|v| v["params_schema"] = schema)))
+}
+
+/// Each level leads to the next by every way; the innermost value is wrong.
+#[test]
+fn a_schema_that_refers_to_itself_lists_its_violations_at_once() {
+    let step = |name: &str| json!({ "properties": { name: { "$ref": "#/$defs/node" } } });
+    for several in ["anyOf", "oneOf", "allOf"] {
+        let node = json!({ several: [step("a"), step("a"), step("a")], "type": ["object", "string"] });
+        let entry = with_param(json!({ "$ref": "#/$defs/node" }), json!({ "node": node })).unwrap();
+        let document = |end: Value| (0..28).fold(end, |inner, _| json!({ "a": inner }));
+        let params = |end: Value| json!({ "p": document(end), "q": 7 }).as_object().unwrap().clone();
+        let message = entry.check_params(&params(json!(7))).unwrap_err().message;
+        // Which alternative was meant is not known, so the place is where they stand.
+        let told = if several == "allOf" {
+            "/p/a: it does not fit #/$defs/node"
+        } else {
+            "/p: "
+        };
+        assert!(message.contains(told), "{several}: {message}");
+        assert!(message.contains("/q: "), "{several}: {message}");
+        let unfit: Vec<_> = entry.unfit_params(&params(json!(7))).into_iter().collect();
+        assert_eq!(unfit, ["p", "q"], "{several}");
+        let fits = entry.unfit_params(&json!({ "p": "x" }).as_object().unwrap().clone());
+        assert!(several == "oneOf" || fits.is_empty());
+    }
+}
+
+#[test]
+fn what_would_take_long_to_list_is_only_decided() {
+    // Each definition leads twice to the next: half a million ways in all.
+    let twice = |n: usize| json!({ "allOf": [{ "$ref": format!("#/$defs/{n}") }, { "$ref": format!("#/$defs/{n}") }] });
+    let mut defs: Map<String, Value> = (0..18).map(|n| (n.to_string(), twice(n + 1))).collect();
+    defs.insert("18".to_owned(), json!({ "type": "string" }));
+    let entry = with_param(json!({ "$ref": "#/$defs/0" }), json!(defs)).unwrap();
+    let params = json!({ "p": 7, "q": "x" }).as_object().unwrap().clone();
+    let message = entry.check_params(&params).unwrap_err().message;
+    assert_eq!(
+        message,
+        "/: it does not fit the schema; it is too large to say where"
+    );
+    let unfit: Vec<_> = entry.unfit_params(&params).into_iter().collect();
+    assert_eq!(unfit, ["p", "q"], "it is not known which, so none is shown");
+    // A plain schema and a document with very many values.
+    let entry = with_param(json!({ "items": { "type": "integer" } }), json!({})).unwrap();
+    let params = json!({ "p": vec!["x"; 100_000] }).as_object().unwrap().clone();
+    let message = entry.check_params(&params).unwrap_err().message;
+    assert!(message.contains("too large to say where"), "{message}");
+    let params = json!({ "p": vec!["x"; 1_000] }).as_object().unwrap().clone();
+    let message = entry.check_params(&params).unwrap_err().message;
+    assert!(
+        message.starts_with("/p/0: ") && message.ends_with("and 16 more"),
+        "{message}"
+    );
+}
+
+#[test]
+fn schemas_are_bounded_and_misspelt_words_are_told() {
+    let refused = |param: Value| with_param(param, json!({})).unwrap_err().to_string();
+    let deep = (0..40).fold(json!({}), |inner, _| json!({ "items": inner }));
+    let wide: Vec<Value> = vec![json!({}); 1_000];
+    for (param, why) in [
+        (
+            json!({ "requierd": ["a"] }),
+            "/properties/p: `requierd` is no keyword that is known here; did you mean `required`?",
+        ),
+        (json!({ "maxlength": 3 }), "did you mean `maxLength`?"),
+        (
+            json!({ "items": { "x-publik": true } }),
+            "/properties/p/items: `x-publik` is no keyword that is known here; did you mean `x-public`?",
+        ),
+        (json!({ "$dynamicRef": "#a" }), "`$dynamicRef` is no keyword"),
+        (
+            json!({ "format": "datetime" }),
+            "the format `datetime` is not known; did you mean `date-time`?",
+        ),
+        (json!({ "format": "zip" }), "the format `zip` is not known"),
+        (json!({ "$ref": "other.json" }), "a place in the same schema only"),
+        (
+            json!({ "$ref": "#/$defs/none" }),
+            "nothing that could be referred to stands at `#/$defs/none`",
+        ),
+        (deep, "nested deeper than 32 levels"),
+        (json!({ "anyOf": wide }), "more than 1000 schemas"),
+    ] {
+        let told = refused(param);
+        assert!(told.contains(why), "{why}: {told}");
+        assert!(told.contains("params_schema"), "{told}");
+    }
+    // Names of parameters and values are no keywords, and marks of others are theirs.
+    let fine = json!({
+        "properties": { "requierd": { "format": "uint64" } }, "enum": [{ "requierd": 1 }], "default": { "formt": 1 },
+        "x-vendor": { "requierd": 1 },
+    });
+    assert!(with_param(fine, json!({})).is_ok());
+}
+
 fn tool(source: Source, spec: ToolSpec) -> Definition {
     Definition::new(source, spec, Arc::new(|_| Ok(())))
 }

@@ -9,13 +9,9 @@ use super::{Entry, Source};
 /// A capability: what automations are put together from.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CapabilityView {
-    /// The one id.
     pub id: ToolId,
-    /// One sentence.
     pub description: String,
-    /// What goes in.
     pub input_schema: Value,
-    /// What comes out.
     pub output_schema: Value,
 }
 
@@ -23,13 +19,10 @@ pub struct CapabilityView {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionDefinition {
-    /// The one id.
     pub id: ToolId,
-    /// One sentence.
     pub description: String,
     /// What it does to the world, in one word.
     pub risk_level: RiskLevel,
-    /// What goes in.
     pub params: Value,
 }
 
@@ -37,23 +30,16 @@ pub struct ActionDefinition {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Package {
-    /// The one id.
     pub name: ToolId,
     /// The tier that decides.
     pub risk_tier: RiskTier,
-    /// What goes in.
     pub input_schema: Value,
-    /// What comes out.
     pub output_schema: Value,
-    /// What it may use.
     pub permissions: Permissions,
-    /// How its work is checked.
     pub verification: Verification,
-    /// How its work is taken back.
     pub rollback: Rollback,
 }
 
-/// What a package may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Permissions {
     /// Programs that it names itself; the policy's list holds beside it.
@@ -62,16 +48,13 @@ pub struct Permissions {
     pub filesystem: &'static str,
 }
 
-/// How a package's work is checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verification {
     /// Whether it must be.
     pub required: bool,
-    /// By which programs.
     pub commands: Vec<String>,
 }
 
-/// How a package's work is taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rollback {
     /// Whether it must be possible.
@@ -79,7 +62,6 @@ pub struct Rollback {
 }
 
 impl Entry {
-    /// The tool as a capability.
     pub fn capability(&self) -> CapabilityView {
         let spec = self.spec();
         CapabilityView {
@@ -90,7 +72,6 @@ impl Entry {
         }
     }
 
-    /// The tool as an action.
     pub fn action_definition(&self) -> ActionDefinition {
         let spec = self.spec();
         ActionDefinition {

@@ -19,23 +19,21 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// For an archive of this size.
     pub(crate) fn new(archive_bytes: u64) -> Self {
         let by_ratio = archive_bytes
-            .saturating_mul(EXTRACT_RATIO_MAX.get())
+            .saturating_mul(EXTRACT_RATIO_MAX)
             .max(RATIO_FREE_BYTES);
         Self {
             entries: Cell::new(0),
             bytes: Cell::new(0),
-            bytes_max: by_ratio.min(EXTRACT_BYTES_MAX.get()),
+            bytes_max: by_ratio.min(EXTRACT_BYTES_MAX),
             broken: Cell::new(None),
         }
     }
 
-    /// Counts one more member.
     pub(super) fn entry(&self) -> Result<(), Problem> {
         self.entries.set(self.entries.get() + 1);
-        let max = EXTRACT_ENTRIES_MAX.get();
+        let max = EXTRACT_ENTRIES_MAX;
         if self.entries.get() > max {
             return Err(Problem::TooMuch(format!(
                 "it holds more than {max} files and folders"
@@ -48,12 +46,11 @@ impl Budget {
         let now = self.bytes.get().saturating_add(bytes as u64);
         self.bytes.set(now);
         if now > self.bytes_max {
-            self.broken
-                .set(Some(if self.bytes_max == EXTRACT_BYTES_MAX.get() {
-                    "more would come out of it than may"
-                } else {
-                    "what comes out of it is too much for its size, as in an archive that is made to do harm"
-                }));
+            self.broken.set(Some(if self.bytes_max == EXTRACT_BYTES_MAX {
+                "more would come out of it than may"
+            } else {
+                "what comes out of it is too much for its size, as in an archive that is made to do harm"
+            }));
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
         Ok(())
@@ -68,7 +65,6 @@ impl Budget {
     }
 }
 
-/// What comes out, counted.
 pub(super) struct Counted<'b, R> {
     pub(super) from: R,
     pub(super) budget: &'b Budget,

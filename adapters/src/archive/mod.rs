@@ -11,22 +11,23 @@ mod zip;
 use std::io::{self, Read, Seek, Write};
 
 use effectd_contracts::{Code, Failure, Phase};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use crate::workspace::FileProblem;
 pub(crate) use budget::Budget;
 use budget::Counted;
 
 /// The kinds of archives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(crate) enum Format {
-    /// A tar, compressed by gzip.
+    #[serde(rename = "tar.gz")]
     TarGz,
-    /// A zip, with deflate or without.
+    #[serde(rename = "zip")]
     Zip,
 }
 
 impl Format {
-    /// By the end of a file's name.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         if name.ends_with(".tar.gz") || name.ends_with(".tgz") {
@@ -38,16 +39,6 @@ impl Format {
         }
     }
 
-    /// By the word in a request.
-    pub(crate) fn of_word(word: &str) -> Option<Self> {
-        match word {
-            "tar.gz" => Some(Format::TarGz),
-            "zip" => Some(Format::Zip),
-            _ => None,
-        }
-    }
-
-    /// By the first bytes of a file.
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0x1f, 0x8b, ..] => Some(Format::TarGz),
@@ -58,18 +49,14 @@ impl Format {
     }
 }
 
-/// One thing in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Member {
     /// Its name, as it stands there: nobody has looked whether it is a path.
     pub(crate) name: String,
-    /// Whether it is a folder.
     pub(crate) is_folder: bool,
-    /// Whether it may be executed.
     pub(crate) is_program: bool,
 }
 
-/// What is wrong with an archive.
 #[derive(Debug)]
 pub(crate) enum Problem {
     /// It is not what its beginning says.
@@ -156,9 +143,7 @@ pub(crate) fn drain(
 /// An archive that is being written. The same members in the same order give the same bytes: it tells neither times nor
 /// owners.
 pub(crate) enum Writer<W: Write> {
-    /// A tar, compressed.
     TarGz(tarball::Writer<W>),
-    /// A zip.
     Zip(zip::Writer<W>),
 }
 
@@ -178,7 +163,6 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Ends the archive.
     pub(crate) fn finish(self) -> io::Result<W> {
         match self {
             Writer::TarGz(writer) => writer.finish(),

@@ -73,7 +73,6 @@ fn has_holes(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, Problem> {
     Ok(false)
 }
 
-/// Writes a compressed tar.
 pub(crate) struct Writer<W: Write>(tar::Builder<GzEncoder<W>>);
 
 impl<W: Write> Writer<W> {

@@ -285,7 +285,7 @@ fn bombs_are_refused_by_what_comes_out_and_not_by_what_they_say() {
         let bomb = packed(format, &[("zeros", Some(&zeros))]);
         assert!(bomb.len() < 64 << 10, "{format:?}: {}", bomb.len());
         refused(&bomb, Code::FileLimit, "a ratio");
-        let many: Vec<(String, Option<&[u8]>)> = (0..=EXTRACT_ENTRIES_MAX.get())
+        let many: Vec<(String, Option<&[u8]>)> = (0..=EXTRACT_ENTRIES_MAX)
             .map(|number| (format!("{number}"), Some(&b""[..])))
             .collect();
         let many: Vec<_> = many

@@ -34,7 +34,6 @@ const UNIX: u8 = 3;
 /// The first of January 1980, midnight: the earliest time that can be told.
 const NO_TIME: [u16; 2] = [0, 0x21];
 
-/// Numbers of a head, one after another.
 struct Fields<'b>(&'b [u8]);
 
 impl<'b> Fields<'b> {
@@ -76,15 +75,14 @@ struct End {
     members: u16,
 }
 
-/// Reads a zip.
 pub(super) fn read(
     mut source: impl Read + Seek,
     budget: &Budget,
     visit: &mut Visit<'_>,
 ) -> Result<(), Problem> {
     let end = find_end(&mut source)?;
-    if usize::from(end.members) > EXTRACT_ENTRIES_MAX.get() {
-        let max = EXTRACT_ENTRIES_MAX.get();
+    if usize::from(end.members) > EXTRACT_ENTRIES_MAX {
+        let max = EXTRACT_ENTRIES_MAX;
         return Err(Problem::TooMuch(format!(
             "it holds more than {max} files and folders"
         )));

@@ -3,44 +3,53 @@
 //! The parameters name the artifact; the pipeline looks it up and sends its content beside the call. One that is quarantined is
 //! not sent, and then nothing runs.
 
-use effectd_contracts::{ARTIFACT_GET_TOOL, Failure, Standing, ToolCall, ToolOutput, ToolSpec, Touch};
+use effectd_contracts::{ARTIFACT_GET_TOOL, Failure, Repeat, Standing, ToolOutput, ToolSpec, Touch};
 use nix::errno::Errno;
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::before::now;
 use crate::files::existing;
 use crate::limits::COPY_BYTES_MAX;
 use crate::params;
-use crate::tool::Tool;
+use crate::spacepath::SpacePath;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{Existing, FileProblem, Heard, Workspace};
 
 /// Writes one artifact. Another file is overwritten only if that is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Get;
 
-impl Tool for Get {
-    fn id(&self) -> &'static str {
-        ARTIFACT_GET_TOOL
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    #[schemars(pattern(params::SHA256), extend("x-public" = true, "x-resource" = true))]
+    #[expect(dead_code, reason = "the pipeline sends the content")]
+    artifact_id: String,
+    to_path: SpacePath,
+    #[serde(default)]
+    #[schemars(extend("x-public" = true))]
+    overwrite: bool,
+}
+
+impl TypedTool for Get {
+    const ID: &'static str = ARTIFACT_GET_TOOL;
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Writes an artifact of the space to a file; another file is overwritten only if that is asked for.",
-            "params_schema": params::object(&["artifact_id", "to_path", "space_id"], json!({
-                "artifact_id": { "type": "string", "pattern": "^[0-9a-f]{64}$", "x-public": true, "x-resource": true },
-                "to_path": params::path_schema(),
-                "overwrite": { "type": "boolean", "x-public": true },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["bytes"], json!({
-                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "repeat": "safe",
-        }))
+        let result = json!({
+            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            repeat: Repeat::Safe,
+            ..params::writes::<Self>(
+                "Writes an artifact of the space to a file; another file is overwritten only if that is asked for.",
+                params::object(&["bytes"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
@@ -49,24 +58,19 @@ impl Tool for Get {
         })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::file(params, "to_path").map(drop)
-    }
-
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let to = params::file(params, "to_path").ok()?;
-        Some(params::touch(&to).into_iter().collect())
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        Some(params::touched(&params.to_path))
     }
 
     /// Quality is whether the file on disk is as long as what was sent. A file that has the content already is left as it is:
     /// it may be what a run that was interrupted wrote.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let to = params::file(&call.params, "to_path")?;
-        let existing = existing(&call.params);
-        let is = now(workspace, &to)?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let to = &call.params.to_path;
+        let existing = existing(call.params.overwrite);
+        let is = now(workspace, to)?;
         let heard = match (existing, &is) {
             (Existing::Keep, Standing::File(there)) => {
-                let heard = workspace.hear_whole(COPY_BYTES_MAX.get(), |_| Ok(()))?;
+                let heard = workspace.hear_whole(COPY_BYTES_MAX, |_| Ok(()))?;
                 if heard.digest.to_string() != there.digest {
                     return Err(FileProblem::at("write the file")(Errno::EEXIST).into());
                 }
@@ -74,21 +78,21 @@ impl Tool for Get {
             }
             (Existing::Keep | Existing::Replace, _) => {
                 let (draft, heard) =
-                    workspace.draft_new(&to, COPY_BYTES_MAX.get(), existing, call.trace_id.as_str())?;
+                    workspace.draft_new(to, COPY_BYTES_MAX, existing, call.trace_id.as_str())?;
                 draft.place()?;
                 heard
             }
         };
         let Heard { bytes, digest } = heard;
-        let on_disk = workspace.stat(&to)?.map(|stat| stat.bytes);
+        let on_disk = workspace.stat(to)?.map(|stat| stat.bytes);
         let quality = if on_disk == Some(bytes) { 1.0 } else { 0.0 };
         let result = json!({ "bytes": bytes, "sha256": digest.hex() });
         Ok(ToolOutput::new(result, Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let to = params::file(&call.params, "to_path")?;
-        workspace.may_place(&to, existing(&call.params))?;
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let to = &call.params.to_path;
+        workspace.may_place(to, existing(call.params.overwrite))?;
         Ok(ToolOutput::new(json!({ "bytes": 0, "dry_run": true }), None))
     }
 }
@@ -144,7 +148,7 @@ mod tests {
         let failure = place.run(&Get, params("workspace/new/file", false)).unwrap_err();
         assert_eq!(failure.code, Code::ToolFailed, "{failure}");
         assert_eq!(place.names(), before);
-        place.send(&[vec![0; COPY_BYTES_MAX.get() as usize + 1]]);
+        place.send(&[vec![0; COPY_BYTES_MAX as usize + 1]]);
         let failure = place.run(&Get, params("workspace/new/file", false)).unwrap_err();
         assert_eq!(failure.code, Code::FileLimit);
         assert_eq!(place.names(), before);

@@ -2,13 +2,16 @@
 
 use std::io::Read;
 
-use effectd_contracts::{Artifact, Code, Digest, Failure, Phase, ToolCall, ToolOutput, ToolSpec};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Artifact, Code, Digest, Failure, Phase, ToolOutput, ToolSpec};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::limits::COPY_BYTES_MAX;
 use crate::params;
-use crate::tool::Tool;
+use crate::spacepath::SpacePath;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileProblem, Workspace};
 
 /// Keeps a content. Its id follows from what it is, so that keeping it twice is keeping it once.
@@ -18,55 +21,51 @@ pub struct Put;
 const STREAM: u8 = 0;
 const PIECE_BYTES: usize = 65_536;
 
-impl Tool for Put {
-    fn id(&self) -> &'static str {
-        "artifact.put"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: Option<SpacePath>,
+    text: Option<String>,
+}
+
+impl TypedTool for Put {
+    const ID: &'static str = "artifact.put";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::reads(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
+        let result = json!({
+            "artifact_id": { "type": "string", "x-artifact": "content", "x-public": true },
+            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
             // It changes no file, and yet takes room from what others keep.
-            "caps_required": ["files.read", "workspace:shared:read", "workspace:shared:write"],
-            "description": "Keeps a file of the space, or a text, as an artifact: sealed, within the space's quota, under an id that \
-                follows from its content.",
-            "params_schema": params::object(&["space_id"], json!({
-                "path": params::path_schema(),
-                "text": { "type": "string" },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["bytes"], json!({
-                "artifact_id": { "type": "string", "x-artifact": "content", "x-public": true },
-                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-        }))
+            caps_required: params::caps(["files.read", "workspace:shared:read", "workspace:shared:write"]),
+            ..params::reads::<Self>(
+                "Keeps a file of the space, or a text, as an artifact: sealed, within the space's quota, under an id that \
+                    follows from its content.",
+                params::object(&["bytes"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        match (params.contains_key("path"), params.contains_key("text")) {
-            (true, false) => params::file(params, "path").map(drop),
-            (false, true) => Ok(()),
-            (true, true) => Err(params::invalid("text", "either a path or a text, not both")),
-            (false, false) => Err(params::invalid("path", "a path or a text is needed")),
-        }
+    fn check(&self, params: &Params) -> Result<(), Failure> {
+        params.source().map(drop)
     }
 
     /// Quality is 1: what is not kept whole is an error.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.check(&call.params)?;
-        let (bytes, digest) = match params::optional_text(&call.params, "text") {
-            Some(text) => {
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let (bytes, digest) = match call.params.source()? {
+            Source::Text(text) => {
                 say(workspace, text.as_bytes())?;
                 (text.len() as u64, Digest::of(text.as_bytes()))
             }
-            None => say_file(workspace, &call.params)?,
+            Source::File(path) => say_file(workspace, path)?,
         };
         Ok(ToolOutput {
             artifacts: vec![Artifact {
@@ -78,21 +77,33 @@ impl Tool for Put {
         })
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.check(&call.params)?;
-        let bytes = match params::optional_text(&call.params, "text") {
-            Some(text) => text.len() as u64,
-            None => {
-                let (_, stat) = workspace.open_file(&params::file(&call.params, "path")?)?;
-                bounded(stat.bytes)?
-            }
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let bytes = match call.params.source()? {
+            Source::Text(text) => text.len() as u64,
+            Source::File(path) => bounded(workspace.open_file(path)?.1.bytes)?,
         };
         Ok(ToolOutput::new(json!({ "bytes": bytes, "dry_run": true }), None))
     }
 }
 
+enum Source<'p> {
+    File(&'p SpacePath),
+    Text(&'p str),
+}
+
+impl Params {
+    fn source(&self) -> Result<Source<'_>, Failure> {
+        match (&self.path, &self.text) {
+            (Some(path), None) => Ok(Source::File(path)),
+            (None, Some(text)) => Ok(Source::Text(text)),
+            (Some(_), Some(_)) => Err(params::invalid("text", "either a path or a text, not both")),
+            (None, None) => Err(params::invalid("path", "a path or a text is needed")),
+        }
+    }
+}
+
 fn bounded(bytes: u64) -> Result<u64, FileProblem> {
-    let bytes_max = COPY_BYTES_MAX.get();
+    let bytes_max = COPY_BYTES_MAX;
     if bytes > bytes_max {
         return Err(FileProblem::TooLarge { bytes_max });
     }
@@ -107,8 +118,8 @@ fn say(workspace: &Workspace<'_>, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// In pieces. A file that grows meanwhile is not followed beyond the bound.
-fn say_file(workspace: &Workspace<'_>, params: &Map<String, Value>) -> Result<(u64, Digest), Failure> {
-    let (mut file, stat) = workspace.open_file(&params::file(params, "path")?)?;
+fn say_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(u64, Digest), Failure> {
+    let (mut file, stat) = workspace.open_file(path)?;
     bounded(stat.bytes)?;
     // A stream of its own also where there is nothing in it.
     say(workspace, &[])?;
@@ -170,7 +181,7 @@ mod tests {
             assert_eq!(place.dry_run(&Put, params).unwrap_err().code, code);
         }
         let giant = std::fs::File::create(place.path("giant")).unwrap();
-        giant.set_len(COPY_BYTES_MAX.get() + 1).unwrap();
+        giant.set_len(COPY_BYTES_MAX + 1).unwrap();
         let failure = place.run(&Put, json!({ "path": "workspace/giant" })).unwrap_err();
         assert_eq!(failure.code, Code::FileLimit);
     }

@@ -1,94 +1,86 @@
 //! `files.append_text`: adds a text to the end of a file.
 
-use effectd_contracts::{Failure, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, ProbeVerdict, Repeat, Standing, ToolOutput, ToolSpec, Touch};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::before;
 use crate::limits::TEXT_FILE_BYTES_MAX;
 use crate::params;
 use crate::spacepath::SpacePath;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{Existing, FileProblem, Workspace};
 
 /// Adds text. A file that is not there is created.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendText;
 
-impl Tool for AppendText {
-    fn id(&self) -> &'static str {
-        "files.append_text"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: SpacePath,
+    #[schemars(length(min = 1))]
+    text: String,
+}
+
+impl TypedTool for AppendText {
+    const ID: &'static str = "files.append_text";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Adds a text to the end of a text file of the space; a missing file is created.",
-            "params_schema": params::object(&["path", "text", "space_id"], json!({
-                "path": params::path_schema(),
-                "text": { "type": "string", "minLength": 1 },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["bytes_appended", "file_bytes"], json!({
-                "bytes_appended": { "type": "integer", "minimum": 0, "x-public": true },
-                "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "resource": "file:{space_id}/{path}",
-            "repeat": "probe",
-        }))
+        let result = json!({
+            "bytes_appended": { "type": "integer", "minimum": 0, "x-public": true },
+            "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            resource: params::resource("file:{space_id}/{path}"),
+            repeat: Repeat::Probe,
+            ..params::writes::<Self>(
+                "Adds a text to the end of a text file of the space; a missing file is created.",
+                params::object(&["bytes_appended", "file_bytes"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace/notes/log.txt", "text": "one more line\n", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::file(params, "path").map(drop)
-    }
-
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let path = params::file(params, "path").ok()?;
-        Some(params::touch(&path).into_iter().collect())
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        Some(params::touched(&params.path))
     }
 
     /// Quality is whether the file on disk has grown by the text.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let text = params::text(&call.params, "text")?;
-        let longer = longer(workspace, &path, text)?;
-        workspace.write_atomically(
-            &path,
-            longer.as_bytes(),
-            Existing::Replace,
-            call.trace_id.as_str(),
-        )?;
-        let on_disk = workspace.stat(&path)?.map(|stat| stat.bytes);
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let Params { path, text } = &call.params;
+        let longer = longer(workspace, path, text)?;
+        workspace.write_atomically(path, longer.as_bytes(), Existing::Replace, call.trace_id.as_str())?;
+        let on_disk = workspace.stat(path)?.map(|stat| stat.bytes);
         let file_bytes = longer.len() as u64;
         let quality = if on_disk == Some(file_bytes) { 1.0 } else { 0.0 };
         let result = json!({ "bytes_appended": text.len(), "file_bytes": file_bytes });
         Ok(ToolOutput::new(result, Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let text = params::text(&call.params, "text")?;
-        let file_bytes = longer(workspace, &path, text)?.len() - text.len();
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let Params { path, text } = &call.params;
+        let file_bytes = longer(workspace, path, text)?.len() - text.len();
         let result = json!({ "bytes_appended": 0, "file_bytes": file_bytes, "dry_run": true });
         Ok(ToolOutput::new(result, None))
     }
 
     /// What is there without the text at its end must be what was there before.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let text = params::text(&call.params, "text")?;
-        let Some(before) = before::before(call, &path) else {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
+        let Params { path, text } = &call.params;
+        let Some(before) = before::before(call, path) else {
             return Ok(ProbeVerdict::CannotSay);
         };
-        if before == &before::now(workspace, &path)? {
+        if before == &before::now(workspace, path)? {
             return Ok(ProbeVerdict::NotDone);
         }
-        let Ok(now) = workspace.read(&path, TEXT_FILE_BYTES_MAX.get()) else {
+        let Ok(now) = workspace.read(path, TEXT_FILE_BYTES_MAX) else {
             return Ok(ProbeVerdict::CannotSay);
         };
         let was = now.bytes.strip_suffix(text.as_bytes());
@@ -108,15 +100,12 @@ impl Tool for AppendText {
 fn longer(workspace: &Workspace<'_>, path: &SpacePath, text: &str) -> Result<String, FileProblem> {
     let mut whole = match workspace.stat(path)? {
         None => String::new(),
-        Some(_) => workspace
-            .read(path, TEXT_FILE_BYTES_MAX.get())?
-            .text()?
-            .to_owned(),
+        Some(_) => workspace.read(path, TEXT_FILE_BYTES_MAX)?.text()?.to_owned(),
     };
     whole.push_str(text);
-    if whole.len() as u64 > TEXT_FILE_BYTES_MAX.get() {
+    if whole.len() as u64 > TEXT_FILE_BYTES_MAX {
         return Err(FileProblem::TooLarge {
-            bytes_max: TEXT_FILE_BYTES_MAX.get(),
+            bytes_max: TEXT_FILE_BYTES_MAX,
         });
     }
     Ok(whole)
@@ -141,7 +130,7 @@ mod tests {
     #[test]
     fn a_file_that_would_be_too_large_stays_as_it_is() {
         let place = Place::new();
-        let size = usize::try_from(TEXT_FILE_BYTES_MAX.get()).unwrap();
+        let size = usize::try_from(TEXT_FILE_BYTES_MAX).unwrap();
         place.put("x", "a".repeat(size - 1).as_bytes());
         let failure = place
             .run(&AppendText, json!({ "path": "workspace/x", "text": "bb" }))

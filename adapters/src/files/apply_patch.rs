@@ -1,42 +1,48 @@
 //! `files.apply_patch`: applies a unified diff, all of it or nothing.
 
 use effectd_contracts::{
-    Code, Failure, Phase, ProbeVerdict, Seen, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
+    Code, Failure, Phase, ProbeVerdict, Repeat, Seen, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
 };
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::patch::{FilePatch, Patch};
 use crate::before::{before, is_content, now};
 use crate::limits::TEXT_FILE_BYTES_MAX;
 use crate::params;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{Existing, FileProblem, Workspace};
 
 /// Applies a patch to text files. It creates and changes files; it neither deletes nor renames any.
 #[derive(Debug, Clone, Copy)]
 pub struct ApplyPatch;
 
-impl Tool for ApplyPatch {
-    fn id(&self) -> &'static str {
-        "files.apply_patch"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    #[schemars(with = "String", length(min = 1), extend("x-resource" = true))]
+    patch: Patch,
+}
+
+impl TypedTool for ApplyPatch {
+    const ID: &'static str = "files.apply_patch";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Applies a unified diff to text files of the space, all of it or nothing. Paths are beneath the space's \
-                root. It changes and creates files; it neither deletes nor renames any.",
-            "params_schema": params::object(&["patch", "space_id"], json!({
-                "patch": { "type": "string", "minLength": 1, "x-resource": true }, "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["files_changed", "files_created"], json!({
-                "files_changed": { "type": "integer", "minimum": 0, "x-public": true },
-                "files_created": { "type": "integer", "minimum": 0, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "repeat": "probe",
-        }))
+        let result = json!({
+            "files_changed": { "type": "integer", "minimum": 0, "x-public": true },
+            "files_created": { "type": "integer", "minimum": 0, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            repeat: Repeat::Probe,
+            ..params::writes::<Self>(
+                "Applies a unified diff to text files of the space, all of it or nothing. Paths are beneath the space's \
+                    root. It changes and creates files; it neither deletes nor renames any.",
+                params::object(&["files_changed", "files_created"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
@@ -46,24 +52,14 @@ impl Tool for ApplyPatch {
         })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        read(params).map(drop)
-    }
-
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let patch = read(params).ok()?;
-        Some(
-            patch
-                .files
-                .iter()
-                .filter_map(|file| params::touch(&file.path))
-                .collect(),
-        )
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        let files = params.patch.files.iter();
+        Some(files.flat_map(|file| params::touched(&file.path)).collect())
     }
 
     /// All new contents are written and synced before the first is moved into place. Quality is 1: a patch applies or fails.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let patch = read(&call.params)?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let patch = &call.params.patch;
         let mut drafts = Vec::new();
         for file in &patch.files {
             if stands(workspace, call, file)? == Stands::After {
@@ -92,8 +88,8 @@ impl Tool for ApplyPatch {
         Ok(ToolOutput::new(result, Some(1.0)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        for file in &read(&call.params)?.files {
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        for file in &call.params.patch.files {
             patched(workspace, file)?;
         }
         let result = json!({ "files_changed": 0, "files_created": 0, "dry_run": true });
@@ -101,9 +97,9 @@ impl Tool for ApplyPatch {
     }
 
     /// A run that was interrupted between two files is not done; running again goes on where it stopped.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
         let mut verdict = ProbeVerdict::Done;
-        for file in &read(&call.params)?.files {
+        for file in &call.params.patch.files {
             match stands(workspace, call, file)? {
                 Stands::After => {}
                 Stands::Before => verdict = ProbeVerdict::NotDone,
@@ -114,11 +110,6 @@ impl Tool for ApplyPatch {
     }
 }
 
-fn read(params: &Map<String, Value>) -> Result<Patch, Failure> {
-    Patch::parse(params::text(params, "patch")?).map_err(|problem| params::invalid("patch", problem))
-}
-
-/// How far a file has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stands {
     Before,
@@ -134,7 +125,7 @@ fn stands(workspace: &Workspace<'_>, call: &ToolCall, file: &FilePatch) -> Resul
     if was == &now(workspace, &file.path)? {
         return Ok(Stands::Before);
     }
-    let Ok(content) = workspace.read(&file.path, TEXT_FILE_BYTES_MAX.get()) else {
+    let Ok(content) = workspace.read(&file.path, TEXT_FILE_BYTES_MAX) else {
         return Ok(Stands::Unknown);
     };
     let taken_back = content
@@ -155,15 +146,15 @@ fn patched(workspace: &Workspace<'_>, file: &FilePatch) -> Result<(Option<Vec<u8
         workspace.may_place(&file.path, Existing::Keep)?;
         None
     } else {
-        Some(workspace.read(&file.path, TEXT_FILE_BYTES_MAX.get())?)
+        Some(workspace.read(&file.path, TEXT_FILE_BYTES_MAX)?)
     };
     let text = old.as_ref().map_or(Ok(""), |old| old.text())?;
     let new = file.apply(text).map_err(|problem| {
         let message = format!("{}: {problem}; nothing was changed", file.path);
         Failure::new(Code::StateChanged, Phase::Dispatch, message)
     })?;
-    if new.len() as u64 > TEXT_FILE_BYTES_MAX.get() {
-        let bytes_max = TEXT_FILE_BYTES_MAX.get();
+    if new.len() as u64 > TEXT_FILE_BYTES_MAX {
+        let bytes_max = TEXT_FILE_BYTES_MAX;
         return Err(FileProblem::TooLarge { bytes_max }.into());
     }
     Ok((old.map(|old| old.bytes), new))

@@ -3,56 +3,63 @@
 use std::io::Write;
 
 use effectd_contracts::{
-    Code, Digest, Failure, Phase, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
+    Code, Digest, Failure, Phase, ProbeVerdict, Repeat, Standing, ToolOutput, ToolSpec, Touch,
 };
 use nix::errno::Errno;
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::copy::existing;
 use crate::archive::{Format, Member, Writer};
 use crate::before::{before, now};
 use crate::limits::{ARCHIVE_BYTES_MAX, EXTRACT_ENTRIES_MAX};
-use crate::params;
+use crate::params::{self, FolderPath};
 use crate::spacepath::SpacePath;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileKind, FileProblem, Workspace};
 
 /// Packs one file, or one folder with all that is in it. What is neither a file nor a folder is left out and counted.
 #[derive(Debug, Clone, Copy)]
 pub struct Archive;
 
-impl Tool for Archive {
-    fn id(&self) -> &'static str {
-        "files.archive"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    from_path: FolderPath,
+    to_path: SpacePath,
+    #[schemars(extend("x-public" = true))]
+    format: Option<Format>,
+    #[serde(default)]
+    #[schemars(extend("x-public" = true))]
+    overwrite: bool,
+}
+
+impl TypedTool for Archive {
+    const ID: &'static str = "files.archive";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Packs a file or a folder of the space into a .tar.gz or .zip; another file is overwritten only if that is asked \
-                for. Links and devices are left out and counted; times and owners are not kept, so that the same content \
-                gives the same archive.",
-            "caps_required": ["files.read", "files.write", "workspace:shared:write"],
-            "params_schema": params::object(&["from_path", "to_path", "space_id"], json!({
-                "from_path": params::path_schema(),
-                "to_path": params::path_schema(),
-                "format": { "enum": ["tar.gz", "zip"], "x-public": true },
-                "overwrite": { "type": "boolean", "x-public": true },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["entries", "content_bytes", "left_out"], json!({
-                "entries": { "type": "integer", "minimum": 0, "x-public": true },
-                "content_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "archive_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "left_out": { "type": "integer", "minimum": 0, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "timeout_ms": 30000,
-            "resource": "file:{space_id}/{to_path}",
-            "repeat": "probe",
-        }))
+        let result = json!({
+            "entries": { "type": "integer", "minimum": 0, "x-public": true },
+            "content_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "archive_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "left_out": { "type": "integer", "minimum": 0, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            caps_required: params::caps(["files.read", "files.write", "workspace:shared:write"]),
+            timeout_ms: 30_000,
+            resource: params::resource("file:{space_id}/{to_path}"),
+            repeat: Repeat::Probe,
+            ..params::writes::<Self>(
+                "Packs a file or a folder of the space into a .tar.gz or .zip; another file is overwritten only if that is asked \
+                    for. Links and devices are left out and counted; times and owners are not kept, so that the same content \
+                    gives the same archive.",
+                params::object(&["entries", "content_bytes", "left_out"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
@@ -61,35 +68,32 @@ impl Tool for Archive {
         })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        let (from, to) = paths(params)?;
-        if from == to {
+    fn check(&self, params: &Params) -> Result<(), Failure> {
+        if params.from_path.0 == params.to_path {
             return Err(params::invalid("to_path", "it is what is to be packed"));
         }
-        format(params, &to).map(drop)
+        params.format().map(drop)
     }
 
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let to = params::file(params, "to_path").ok()?;
-        Some(params::touch(&to).into_iter().collect())
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        Some(params::touched(&params.to_path))
     }
 
     /// With what is in it, if it is a folder.
-    fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
-        let from = params::folder(params, "from_path").ok();
-        from.map(|from| from.to_string()).into_iter().collect()
+    fn reads(&self, params: &Params) -> Vec<String> {
+        vec![params.from_path.0.to_string()]
     }
 
     /// Quality is the share of what was found that is in the archive.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = paths(&call.params)?;
-        let found = find(workspace, &from, &to)?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path.0, &call.params.to_path);
+        let found = find(workspace, from, to)?;
         let mark = call.trace_id.as_str();
-        let (draft, mut file) = workspace.draft_open(&to, existing(&call.params), mark)?;
-        pack(workspace, &found, format(&call.params, &to)?, &mut file)?;
+        let (draft, mut file) = workspace.draft_open(to, existing(call.params.overwrite), mark)?;
+        pack(workspace, &found, call.params.format()?, &mut file)?;
         // What is written in it, as this is beneath, would be seen in it.
         if !format!("{to}/").starts_with(&format!("{from}/")) {
-            workspace.check_still(&from)?;
+            workspace.check_still(from)?;
         }
         file.sync_all().map_err(FileProblem::io("sync the file"))?;
         let archive_bytes = file.metadata().map_or(0, |meta| meta.len());
@@ -99,28 +103,28 @@ impl Tool for Archive {
         Ok(ToolOutput::new(result, Some(found.share())))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = paths(&call.params)?;
-        let found = find(workspace, &from, &to)?;
-        workspace.may_place(&to, existing(&call.params))?;
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path.0, &call.params.to_path);
+        let found = find(workspace, from, to)?;
+        workspace.may_place(to, existing(call.params.overwrite))?;
         let mut result = found.told();
         result["dry_run"] = json!(true);
         Ok(ToolOutput::new(result, None))
     }
 
     /// The target has changed, and packing again would give just that.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
-        let (from, to) = paths(&call.params)?;
-        let Some(was) = before(call, &to) else {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
+        let (from, to) = (&call.params.from_path.0, &call.params.to_path);
+        let Some(was) = before(call, to) else {
             return Ok(ProbeVerdict::CannotSay);
         };
-        let is = now(workspace, &to)?;
+        let is = now(workspace, to)?;
         if &is == was {
             return Ok(ProbeVerdict::NotDone);
         }
-        let found = find(workspace, &from, &to)?;
+        let found = find(workspace, from, to)?;
         let mut hashed = Hashed(Sha256::new());
-        pack(workspace, &found, format(&call.params, &to)?, &mut hashed)?;
+        pack(workspace, &found, call.params.format()?, &mut hashed)?;
         let digest = Digest::from_bytes(hashed.0.finalize().into()).to_string();
         Ok(match is {
             Standing::File(state) if state.digest == digest => ProbeVerdict::Done,
@@ -131,19 +135,13 @@ impl Tool for Archive {
     }
 }
 
-fn paths(params: &Map<String, Value>) -> Result<(SpacePath, SpacePath), Failure> {
-    Ok((
-        params::folder(params, "from_path")?,
-        params::file(params, "to_path")?,
-    ))
-}
-
-/// By what is asked for, or else by the name.
-fn format(params: &Map<String, Value>, to: &SpacePath) -> Result<Format, Failure> {
-    let asked = params::optional_text(params, "format").and_then(Format::of_word);
-    asked
-        .or_else(|| Format::of_name(to.file_name()))
-        .ok_or_else(|| params::invalid("format", "say tar.gz or zip, or name the archive so"))
+impl Params {
+    /// By what is asked for, or else by the name.
+    fn format(&self) -> Result<Format, Failure> {
+        self.format
+            .or_else(|| Format::of_name(self.to_path.file_name()))
+            .ok_or_else(|| params::invalid("format", "say tar.gz or zip, or name the archive so"))
+    }
 }
 
 /// What goes into an archive, in its order.
@@ -190,7 +188,7 @@ fn find(workspace: &Workspace<'_>, from: &SpacePath, to: &SpacePath) -> Result<F
             found.members.push((from.clone(), member, stat.bytes));
         }
     }
-    let bytes_max = ARCHIVE_BYTES_MAX.get();
+    let bytes_max = ARCHIVE_BYTES_MAX;
     if found.content_bytes() > bytes_max {
         return Err(FileProblem::TooLarge { bytes_max }.into());
     }
@@ -220,7 +218,7 @@ fn find_beneath(
         found.members.push((entry.path.clone(), member, entry.stat.bytes));
     }
     found.left_out += walk.unnamed;
-    let max = EXTRACT_ENTRIES_MAX.get();
+    let max = EXTRACT_ENTRIES_MAX;
     if walk.partial || found.members.len() > max {
         let why = format!(
             "there are more than {max} files and folders, or they lie too deep, or some cannot be read; pack them in parts"

@@ -1,76 +1,68 @@
 //! `files.copy`: copies a file within the space.
 
-use effectd_contracts::{Failure, ProbeVerdict, ToolCall, ToolOutput, ToolSpec, Touch};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, ProbeVerdict, Repeat, ToolOutput, ToolSpec, Touch};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::before::{before, now, same_content};
 use crate::limits::COPY_BYTES_MAX;
 use crate::params;
-use crate::tool::Tool;
+use crate::spacepath::SpacePath;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{Existing, FileProblem, Workspace};
 
 /// Copies one file. Another file is overwritten only if that is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Copy;
 
-/// Parameters of copying and moving.
-pub(super) fn two_paths_schema() -> Value {
-    json!(params::object(
-        &["from_path", "to_path", "space_id"],
-        json!({
-            "from_path": params::path_schema(),
-            "to_path": params::path_schema(),
-            "overwrite": { "type": "boolean", "x-public": true },
-            "space_id": params::space_schema(),
-        })
-    ))
+/// What copying and moving take.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TwoPaths {
+    pub(super) from_path: SpacePath,
+    pub(super) to_path: SpacePath,
+    #[serde(default)]
+    #[schemars(extend("x-public" = true))]
+    pub(super) overwrite: bool,
 }
 
-/// Two different files.
-pub(super) fn check_two_paths(params: &Map<String, Value>) -> Result<(), Failure> {
-    let (from, to) = (
-        params::file(params, "from_path")?,
-        params::file(params, "to_path")?,
-    );
-    if from == to {
-        return Err(params::invalid("to_path", "it is the same file as from_path"));
+impl TwoPaths {
+    /// Two different files.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.from_path == self.to_path {
+            return Err(params::invalid("to_path", "it is the same file as from_path"));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
-/// What is done about a file at the target.
-pub(crate) fn existing(params: &Map<String, Value>) -> Existing {
-    if params::is_set(params, "overwrite") {
+pub(crate) fn existing(overwrite: bool) -> Existing {
+    if overwrite {
         Existing::Replace
     } else {
         Existing::Keep
     }
 }
 
-impl Tool for Copy {
-    fn id(&self) -> &'static str {
-        "files.copy"
-    }
+impl TypedTool for Copy {
+    const ID: &'static str = "files.copy";
+    type Params = TwoPaths;
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Copies a file within the space; another file is overwritten only if that is asked for.",
-            "caps_required": ["files.read", "files.write", "workspace:shared:write"],
-            "params_schema": two_paths_schema(),
-            "result_schema": params::object(&["bytes_copied"], json!({
-                "bytes_copied": { "type": "integer", "minimum": 0, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "side_effects": ["filesystem_write"],
-            "safety_class": "LOW",
-            "risk_level": "write",
-            "reversible": true,
-            "timeout_ms": 4000,
-            "resource": "file:{space_id}/{to_path}",
-            "repeat": "probe",
-        }))
+        let result = json!({
+            "bytes_copied": { "type": "integer", "minimum": 0, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            caps_required: params::caps(["files.read", "files.write", "workspace:shared:write"]),
+            resource: params::resource("file:{space_id}/{to_path}"),
+            repeat: Repeat::Probe,
+            ..params::writes::<Self>(
+                "Copies a file within the space; another file is overwritten only if that is asked for.",
+                params::object(&["bytes_copied"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
@@ -80,46 +72,38 @@ impl Tool for Copy {
         })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        check_two_paths(params)
+    fn check(&self, params: &TwoPaths) -> Result<(), Failure> {
+        params.check()
     }
 
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let to = params::file(params, "to_path").ok()?;
-        Some(params::touch(&to).into_iter().collect())
+    fn touches(&self, params: &TwoPaths) -> Option<Vec<Touch>> {
+        Some(params::touched(&params.to_path))
     }
 
-    fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
-        let from = params::file(params, "from_path").ok();
-        from.map(|from| from.to_string()).into_iter().collect()
+    fn reads(&self, params: &TwoPaths) -> Vec<String> {
+        vec![params.from_path.to_string()]
     }
 
     /// Quality is whether the copy on disk is as long as what was read.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = (
-            params::file(&call.params, "from_path")?,
-            params::file(&call.params, "to_path")?,
-        );
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
         let mark = call.trace_id.as_str();
         let (draft, bytes) =
-            workspace.draft_copy(&from, &to, COPY_BYTES_MAX.get(), existing(&call.params), mark)?;
+            workspace.draft_copy(from, to, COPY_BYTES_MAX, existing(call.params.overwrite), mark)?;
         draft.place()?;
-        let on_disk = workspace.stat(&to)?.map(|stat| stat.bytes);
+        let on_disk = workspace.stat(to)?.map(|stat| stat.bytes);
         let quality = if on_disk == Some(bytes) { 1.0 } else { 0.0 };
         Ok(ToolOutput::new(json!({ "bytes_copied": bytes }), Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = (
-            params::file(&call.params, "from_path")?,
-            params::file(&call.params, "to_path")?,
-        );
-        let (_, stat) = workspace.open_file(&from)?;
-        if stat.bytes > COPY_BYTES_MAX.get() {
-            let bytes_max = COPY_BYTES_MAX.get();
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        let (_, stat) = workspace.open_file(from)?;
+        if stat.bytes > COPY_BYTES_MAX {
+            let bytes_max = COPY_BYTES_MAX;
             return Err(FileProblem::TooLarge { bytes_max }.into());
         }
-        workspace.may_place(&to, existing(&call.params))?;
+        workspace.may_place(to, existing(call.params.overwrite))?;
         Ok(ToolOutput::new(
             json!({ "bytes_copied": 0, "dry_run": true }),
             None,
@@ -127,18 +111,15 @@ impl Tool for Copy {
     }
 
     /// The target has changed and is like the source: it is the copy.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
-        let (from, to) = (
-            params::file(&call.params, "from_path")?,
-            params::file(&call.params, "to_path")?,
-        );
-        let Some(was) = before(call, &to) else {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ProbeVerdict, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        let Some(was) = before(call, to) else {
             return Ok(ProbeVerdict::CannotSay);
         };
-        let is = now(workspace, &to)?;
+        let is = now(workspace, to)?;
         Ok(if &is == was {
             ProbeVerdict::NotDone
-        } else if same_content(&is, &now(workspace, &from)?) {
+        } else if same_content(&is, &now(workspace, from)?) {
             ProbeVerdict::Done
         } else {
             ProbeVerdict::CannotSay

@@ -1,75 +1,83 @@
 //! `files.delete`: removes a file. A danger: denied unless the operator says otherwise.
 
-use effectd_contracts::{Failure, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch};
-use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+use effectd_contracts::{
+    Failure, ProbeVerdict, Repeat, RiskLevel, SafetyClass, SandboxProfile, SideEffect, Standing, ToolOutput,
+    ToolSpec, Touch,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::before::{before, now};
 use crate::params;
 use crate::spacepath::SpacePath;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileProblem, Workspace};
 
 /// Removes one file. What was in it is kept for an undo if it is not too large; the receipt says so.
 #[derive(Debug, Clone, Copy)]
 pub struct Delete;
 
-impl Tool for Delete {
-    fn id(&self) -> &'static str {
-        "files.delete"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: SpacePath,
+    #[schemars(pattern(params::SHA256), extend("x-public" = true))]
+    expected_sha256: Option<String>,
+}
+
+impl TypedTool for Delete {
+    const ID: &'static str = "files.delete";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::spec(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Removes a file of the space. With expected_sha256, only if it is the one that was read.",
-            "caps_required": ["files.delete", "workspace:shared:write"],
-            "params_schema": params::object(&["path", "space_id"], json!({
-                "path": params::path_schema(),
-                "expected_sha256": params::sha256_schema(),
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["deleted"], json!({
-                "deleted": { "type": "boolean", "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "side_effects": ["filesystem_delete"],
-            "safety_class": "HIGH",
-            "risk_level": "danger",
-            "timeout_ms": 4000,
-            "resource": "file:{space_id}/{path}",
-            "repeat": "probe",
-            "sandbox_profile": "high_isolation",
-        }))
+        let result = json!({
+            "deleted": { "type": "boolean", "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            caps_required: params::caps(["files.delete", "workspace:shared:write"]),
+            side_effects: BTreeSet::from([SideEffect::FilesystemDelete]),
+            safety_class: SafetyClass::High,
+            risk_level: RiskLevel::Danger,
+            reversible: false,
+            resource: params::resource("file:{space_id}/{path}"),
+            repeat: Repeat::Probe,
+            sandbox_profile: SandboxProfile {
+                high_isolation: true,
+                ..SandboxProfile::default()
+            },
+            ..params::writes::<Self>(
+                "Removes a file of the space. With expected_sha256, only if it is the one that was read.",
+                params::object(&["deleted"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::file(params, "path").map(drop)
-    }
-
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let path = params::file(params, "path").ok()?;
-        Some(params::touch(&path).into_iter().collect())
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        Some(params::touched(&params.path))
     }
 
     /// Quality is whether it is gone.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        expect(workspace, &path, &call.params)?;
-        workspace.remove_file(&path)?;
-        let gone = workspace.stat(&path)?.is_none();
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let path = &call.params.path;
+        expect(workspace, &call.params)?;
+        workspace.remove_file(path)?;
+        let gone = workspace.stat(path)?.is_none();
         let quality = if gone { 1.0 } else { 0.0 };
         Ok(ToolOutput::new(json!({ "deleted": true }), Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        workspace.open_file(&path)?;
-        expect(workspace, &path, &call.params)?;
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let path = &call.params.path;
+        workspace.open_file(path)?;
+        expect(workspace, &call.params)?;
         Ok(ToolOutput::new(
             json!({ "deleted": false, "dry_run": true }),
             None,
@@ -77,10 +85,10 @@ impl Tool for Delete {
     }
 
     /// It was there, and is not there any more.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let is = now(workspace, &path)?;
-        Ok(match before(call, &path) {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
+        let path = &call.params.path;
+        let is = now(workspace, path)?;
+        Ok(match before(call, path) {
             None => ProbeVerdict::CannotSay,
             Some(was) if was == &is => ProbeVerdict::NotDone,
             Some(Standing::File(_)) if is == Standing::Absent => ProbeVerdict::Done,
@@ -89,15 +97,11 @@ impl Tool for Delete {
     }
 }
 
-fn expect(
-    workspace: &Workspace<'_>,
-    path: &SpacePath,
-    params: &Map<String, Value>,
-) -> Result<(), FileProblem> {
-    let Some(expected) = params::optional_text(params, "expected_sha256") else {
+fn expect(workspace: &Workspace<'_>, params: &Params) -> Result<(), FileProblem> {
+    let Some(expected) = params.expected_sha256.as_deref() else {
         return Ok(());
     };
-    match workspace.standing(path, 0)?.0 {
+    match workspace.standing(&params.path, 0)?.0 {
         Standing::File(state) if state.digest.strip_prefix("sha256:") == Some(expected) => Ok(()),
         Standing::File(_) | Standing::Absent | Standing::Folder | Standing::Other => {
             Err(FileProblem::Changed)
@@ -110,6 +114,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::testing::Place;
+
     use effectd_contracts::{Code, Digest, RiskTier};
 
     #[test]

@@ -1,13 +1,15 @@
 //! `files.edit_text`: replaces one passage of a text file by another.
 
-use effectd_contracts::{Digest, Failure, ProbeVerdict, ToolCall, ToolOutput, ToolSpec, Touch};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Digest, Failure, ProbeVerdict, Repeat, ToolOutput, ToolSpec, Touch};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::before;
 use crate::limits::TEXT_FILE_BYTES_MAX;
 use crate::params;
 use crate::spacepath::SpacePath;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{Existing, FileProblem, Workspace};
 
 /// Places that a probe tries before it gives up.
@@ -17,43 +19,47 @@ const CANDIDATES_MAX: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub struct EditText;
 
-impl Tool for EditText {
-    fn id(&self) -> &'static str {
-        "files.edit_text"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: SpacePath,
+    #[schemars(length(min = 1))]
+    find: String,
+    replace: String,
+    #[schemars(range(min = 1, max = 10_000), extend("x-public" = true))]
+    count: Option<u64>,
+    #[schemars(pattern(params::SHA256), extend("x-public" = true))]
+    expected_sha256: Option<String>,
+}
+
+impl TypedTool for EditText {
+    const ID: &'static str = "files.edit_text";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Replaces a passage of a text file of the space, which must occur exactly as often as expected (once, \
-                unless said otherwise). With expected_sha256, only if the file is the one that was read.",
-            "params_schema": params::object(&["path", "find", "replace", "space_id"], json!({
-                "path": params::path_schema(),
-                "find": { "type": "string", "minLength": 1 },
-                "replace": { "type": "string" },
-                "count": { "type": "integer", "minimum": 1, "maximum": 10_000, "x-public": true },
-                "expected_sha256": params::sha256_schema(),
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["replacements", "file_bytes"], json!({
-                "replacements": { "type": "integer", "minimum": 0, "x-public": true },
-                "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "sha256_text": params::sha256_schema(),
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "resource": "file:{space_id}/{path}",
-            "repeat": "probe",
-        }))
+        let result = json!({
+            "replacements": { "type": "integer", "minimum": 0, "x-public": true },
+            "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "sha256_text": params::sha256_schema(),
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            resource: params::resource("file:{space_id}/{path}"),
+            repeat: Repeat::Probe,
+            ..params::writes::<Self>(
+                "Replaces a passage of a text file of the space, which must occur exactly as often as expected (once, \
+                    unless said otherwise). With expected_sha256, only if the file is the one that was read.",
+                params::object(&["replacements", "file_bytes"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace/notes/w36.txt", "find": "hello", "replace": "good morning", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::file(params, "path")?;
-        if params::text(params, "find")? == params::text(params, "replace")? {
+    fn check(&self, params: &Params) -> Result<(), Failure> {
+        if params.find == params.replace {
             return Err(params::invalid(
                 "replace",
                 "it is the same as find; nothing would change",
@@ -62,22 +68,16 @@ impl Tool for EditText {
         Ok(())
     }
 
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let path = params::file(params, "path").ok()?;
-        Some(params::touch(&path).into_iter().collect())
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        Some(params::touched(&params.path))
     }
 
     /// Quality is whether the file on disk is as long as it must be.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let (edited, replacements) = edited(workspace, &path, &call.params)?;
-        workspace.write_atomically(
-            &path,
-            edited.as_bytes(),
-            Existing::Replace,
-            call.trace_id.as_str(),
-        )?;
-        let on_disk = workspace.stat(&path)?.map(|stat| stat.bytes);
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let path = &call.params.path;
+        let (edited, replacements) = edited(workspace, &call.params)?;
+        workspace.write_atomically(path, edited.as_bytes(), Existing::Replace, call.trace_id.as_str())?;
+        let on_disk = workspace.stat(path)?.map(|stat| stat.bytes);
         let file_bytes = edited.len() as u64;
         let result = json!({
             "replacements": replacements, "file_bytes": file_bytes, "sha256_text": Digest::of(edited.as_bytes()).hex(),
@@ -86,38 +86,33 @@ impl Tool for EditText {
         Ok(ToolOutput::new(result, Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let (edited, replacements) = edited(workspace, &path, &call.params)?;
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let (edited, replacements) = edited(workspace, &call.params)?;
         let result = json!({ "replacements": replacements, "file_bytes": edited.len(), "dry_run": true });
         Ok(ToolOutput::new(result, None))
     }
 
     /// Putting the old passage back must give what was there before.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let Some(was) = before::before(call, &path) else {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
+        let path = &call.params.path;
+        let Some(was) = before::before(call, path) else {
             return Ok(ProbeVerdict::CannotSay);
         };
-        if was == &before::now(workspace, &path)? {
+        if was == &before::now(workspace, path)? {
             return Ok(ProbeVerdict::NotDone);
         }
-        let (find, replace) = (
-            params::text(&call.params, "find")?,
-            params::text(&call.params, "replace")?,
-        );
-        let Ok(content) = workspace.read(&path, TEXT_FILE_BYTES_MAX.get()) else {
+        let (find, replace) = (&call.params.find, call.params.replace.as_str());
+        let Ok(content) = workspace.read(path, TEXT_FILE_BYTES_MAX) else {
             return Ok(ProbeVerdict::CannotSay);
         };
         let Ok(now) = content.text() else {
             return Ok(ProbeVerdict::CannotSay);
         };
         let undone = |candidate: String| before::is_content(was, candidate.as_bytes());
-        let count = params::number(&call.params, "count").unwrap_or(1);
         let is_ours = if replace.is_empty() {
             // What was taken out has left no trace of its place.
             false
-        } else if count == 1 {
+        } else if call.params.wanted() == 1 {
             let places = now.match_indices(replace).take(CANDIDATES_MAX);
             places
                 .map(|(at, _)| format!("{}{find}{}", &now[..at], &now[at + replace.len()..]))
@@ -133,19 +128,22 @@ impl Tool for EditText {
     }
 }
 
-fn edited(
-    workspace: &Workspace<'_>,
-    path: &SpacePath,
-    params: &Map<String, Value>,
-) -> Result<(String, u64), Failure> {
-    let content = workspace.read(path, TEXT_FILE_BYTES_MAX.get())?;
-    let expected = params::optional_text(params, "expected_sha256");
-    if expected.is_some_and(|expected| content.digest().hex() != expected) {
+impl Params {
+    /// How often the passage must be there.
+    fn wanted(&self) -> u64 {
+        self.count.unwrap_or(1)
+    }
+}
+
+fn edited(workspace: &Workspace<'_>, params: &Params) -> Result<(String, u64), Failure> {
+    let content = workspace.read(&params.path, TEXT_FILE_BYTES_MAX)?;
+    let expected = params.expected_sha256.as_ref();
+    if expected.is_some_and(|expected| &content.digest().hex() != expected) {
         return Err(FileProblem::Changed.into());
     }
     let text = content.text()?;
-    let (find, replace) = (params::text(params, "find")?, params::text(params, "replace")?);
-    let wanted = params::number(params, "count").unwrap_or(1);
+    let (find, replace) = (params.find.as_str(), params.replace.as_str());
+    let wanted = params.wanted();
     let found = text.matches(find).count() as u64;
     if found != wanted {
         return Err(Failure::new(
@@ -157,9 +155,9 @@ fn edited(
         ));
     }
     let bytes = text.len() as u64 + (replace.len() as u64).saturating_sub(find.len() as u64) * found;
-    if bytes > TEXT_FILE_BYTES_MAX.get() {
+    if bytes > TEXT_FILE_BYTES_MAX {
         return Err(FileProblem::TooLarge {
-            bytes_max: TEXT_FILE_BYTES_MAX.get(),
+            bytes_max: TEXT_FILE_BYTES_MAX,
         }
         .into());
     }
@@ -171,6 +169,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::testing::Place;
+    use crate::tool::Tool;
     use effectd_contracts::Code;
 
     fn params(find: &str, replace: &str) -> Value {
@@ -205,8 +204,7 @@ mod tests {
         assert_eq!(place.get("x"), Some(b"one two one".to_vec()));
         place.run(&EditText, right).unwrap();
         assert_eq!(
-            EditText
-                .check(params("a", "a").as_object().unwrap())
+            Tool::check(&EditText, params("a", "a").as_object().unwrap())
                 .unwrap_err()
                 .code,
             Code::ParamsInvalid

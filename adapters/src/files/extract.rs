@@ -6,9 +6,11 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 
 use effectd_contracts::{
-    Code, Digest, Failure, Phase, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
+    Code, Digest, Failure, Phase, ProbeVerdict, Repeat, Standing, ToolOutput, ToolSpec, Touch,
 };
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::archive::{self, Budget, Member, Problem};
@@ -16,40 +18,42 @@ use crate::before::{before, now};
 use crate::limits::{ARCHIVE_BYTES_MAX, EXTRACT_ENTRIES_MAX, EXTRACT_PATHS_BYTES_MAX, WALK_DEPTH_MAX};
 use crate::params;
 use crate::spacepath::{Base, SpacePath};
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{DraftFolder, FileProblem, Workspace};
 
 /// Unpacks one archive into a folder that is not there yet.
 #[derive(Debug, Clone, Copy)]
 pub struct Extract;
 
-impl Tool for Extract {
-    fn id(&self) -> &'static str {
-        "files.extract"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    from_path: SpacePath,
+    to_path: SpacePath,
+}
+
+impl TypedTool for Extract {
+    const ID: &'static str = "files.extract";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or nothing. Paths that lead out, links, \
-                devices, names that come twice, and archives that unpack to too much are refused.",
-            "caps_required": ["files.read", "files.write", "workspace:shared:write"],
-            "params_schema": params::object(&["from_path", "to_path", "space_id"], json!({
-                "from_path": params::path_schema(),
-                "to_path": params::path_schema(),
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["files", "folders", "content_bytes"], json!({
-                "files": { "type": "integer", "minimum": 0, "x-public": true },
-                "folders": { "type": "integer", "minimum": 0, "x-public": true },
-                "content_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "timeout_ms": 30000,
-            "resource": "file:{space_id}/{to_path}",
-            "repeat": "probe",
-        }))
+        let result = json!({
+            "files": { "type": "integer", "minimum": 0, "x-public": true },
+            "folders": { "type": "integer", "minimum": 0, "x-public": true },
+            "content_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            caps_required: params::caps(["files.read", "files.write", "workspace:shared:write"]),
+            timeout_ms: 30_000,
+            resource: params::resource("file:{space_id}/{to_path}"),
+            repeat: Repeat::Probe,
+            ..params::writes::<Self>(
+                "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or nothing. Paths that lead out, links, \
+                    devices, names that come twice, and archives that unpack to too much are refused.",
+                params::object(&["files", "folders", "content_bytes"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
@@ -58,9 +62,8 @@ impl Tool for Extract {
         })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        let (_, to) = paths(params)?;
-        if to.base() != Base::Workspace {
+    fn check(&self, params: &Params) -> Result<(), Failure> {
+        if params.to_path.base() != Base::Workspace {
             return Err(params::invalid(
                 "to_path",
                 "what is unpacked to tmp/ is gone after the call",
@@ -69,23 +72,21 @@ impl Tool for Extract {
         Ok(())
     }
 
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let to = params::file(params, "to_path").ok()?;
-        Some(vec![Touch::filled(to.to_string())])
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        Some(vec![Touch::filled(params.to_path.to_string())])
     }
 
-    fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
-        let from = params::file(params, "from_path").ok();
-        from.map(|from| from.to_string()).into_iter().collect()
+    fn reads(&self, params: &Params) -> Vec<String> {
+        vec![params.from_path.to_string()]
     }
 
     /// Quality is 1: what is not unpacked whole is an error.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = paths(&call.params)?;
-        workspace.nothing_stands(&to)?;
-        let draft = workspace.draft_folder(&to, call.trace_id.as_str())?;
-        let mut unpacking = Unpacking::new(&to);
-        read(workspace, &from, |member, content| {
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        workspace.nothing_stands(to)?;
+        let draft = workspace.draft_folder(to, call.trace_id.as_str())?;
+        let mut unpacking = Unpacking::new(to);
+        read(workspace, from, |member, content| {
             let Some(place) = unpacking.add(member)? else {
                 return Ok(());
             };
@@ -100,11 +101,11 @@ impl Tool for Extract {
         Ok(ToolOutput::new(unpacking.told(), Some(1.0)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = paths(&call.params)?;
-        workspace.nothing_stands(&to)?;
-        let mut unpacking = Unpacking::new(&to);
-        read(workspace, &from, |member, content| {
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        workspace.nothing_stands(to)?;
+        let mut unpacking = Unpacking::new(to);
+        read(workspace, from, |member, content| {
             unpacking.add(member)?;
             unpacking.content_bytes += archive::drain(content, |_| Ok(()))?;
             Ok(())
@@ -115,17 +116,17 @@ impl Tool for Extract {
     }
 
     /// The folder is there since, and all that the archive holds is in it.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
-        let (from, to) = paths(&call.params)?;
-        let Some(was) = before(call, &to) else {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        let Some(was) = before(call, to) else {
             return Ok(ProbeVerdict::CannotSay);
         };
-        let is = now(workspace, &to)?;
+        let is = now(workspace, to)?;
         if &is == was {
             return Ok(ProbeVerdict::NotDone);
         }
-        let (mut unpacking, mut same) = (Unpacking::new(&to), true);
-        read(workspace, &from, |member, content| {
+        let (mut unpacking, mut same) = (Unpacking::new(to), true);
+        read(workspace, from, |member, content| {
             let Some(parts) = unpacking.add(member)? else {
                 return Ok(());
             };
@@ -151,20 +152,13 @@ impl Tool for Extract {
     }
 }
 
-fn paths(params: &Map<String, Value>) -> Result<(SpacePath, SpacePath), Failure> {
-    Ok((
-        params::file(params, "from_path")?,
-        params::file(params, "to_path")?,
-    ))
-}
-
 fn read(
     workspace: &Workspace<'_>,
     from: &SpacePath,
     mut visit: impl FnMut(&Member, &mut dyn std::io::Read) -> Result<(), Problem>,
 ) -> Result<(), Failure> {
     let (file, stat) = workspace.open_file(from)?;
-    let bytes_max = ARCHIVE_BYTES_MAX.get();
+    let bytes_max = ARCHIVE_BYTES_MAX;
     if stat.bytes > bytes_max {
         return Err(FileProblem::TooLarge { bytes_max }.into());
     }
@@ -256,7 +250,7 @@ impl<'t> Unpacking<'t> {
             return Err(Problem::Refused("a file that is named like a folder"));
         }
         // What lies deeper could not be listed.
-        if parts.len() >= WALK_DEPTH_MAX.get() {
+        if parts.len() >= WALK_DEPTH_MAX {
             return Err(Problem::TooMuch(
                 "its folders lie too deep in each other".to_owned(),
             ));
@@ -278,11 +272,11 @@ impl<'t> Unpacking<'t> {
             (None, _) => {
                 let names: usize = parts.iter().map(|part| part.len() + 1).sum();
                 self.paths_bytes += self.to.to_string().len() + names;
-                if self.paths_bytes > EXTRACT_PATHS_BYTES_MAX.get() {
+                if self.paths_bytes > EXTRACT_PATHS_BYTES_MAX {
                     return Err(Problem::TooMuch("its names are too long together".to_owned()));
                 }
                 // Folders on the way have no entry of their own, and must be listed all the same.
-                if self.seen.len() >= 2 * EXTRACT_ENTRIES_MAX.get() {
+                if self.seen.len() >= 2 * EXTRACT_ENTRIES_MAX {
                     return Err(Problem::TooMuch("it has too many folders".to_owned()));
                 }
                 self.seen.insert(parts.to_vec(), kind);

@@ -55,7 +55,7 @@ pub fn archive(bytes: &[u8]) {
     if let Err(problem) = read {
         assert!(!effectd_contracts::Failure::from(problem).message.is_empty());
     }
-    assert!(out <= crate::limits::EXTRACT_BYTES_MAX.get());
+    assert!(out <= crate::limits::EXTRACT_BYTES_MAX);
 }
 
 /// The same with these bytes as a tar, whose compression is right.

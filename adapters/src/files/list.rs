@@ -1,71 +1,66 @@
 //! `files.list`: what is in a folder.
 
-use effectd_contracts::{Failure, ToolCall, ToolOutput, ToolSpec};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, ToolOutput, ToolSpec};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::limits::LIST_ENTRIES_MAX;
-use crate::params;
-use crate::tool::Tool;
+use crate::params::{self, FolderPath};
+use crate::typed::{Call, TypedTool};
 use crate::workspace::Workspace;
 
 /// Lists a folder, or all beneath it.
 #[derive(Debug, Clone, Copy)]
 pub struct List;
 
-impl Tool for List {
-    fn id(&self) -> &'static str {
-        "files.list"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: FolderPath,
+    #[serde(default)]
+    #[schemars(extend("x-public" = true))]
+    recursive: bool,
+    after: Option<FolderPath>,
+}
+
+impl TypedTool for List {
+    const ID: &'static str = "files.list";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::reads(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Lists what is in a folder of the space, or with recursive all beneath it.",
-            "params_schema": params::object(&["path", "space_id"], json!({
-                "path": params::path_schema(),
-                "space_id": params::space_schema(),
-                "recursive": { "type": "boolean", "x-public": true },
-                "after": params::path_schema(),
-            })),
-            "result_schema": params::object(&["entries", "count", "complete"], json!({
-                "entries": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["path", "kind"],
-                        "properties": {
-                            "path": { "type": "string" },
-                            "kind": { "enum": ["file", "folder", "link", "special"] },
-                            "bytes": { "type": "integer", "minimum": 0 },
-                        },
-                        "additionalProperties": false,
+        let result = json!({
+            "entries": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["path", "kind"],
+                    "properties": {
+                        "path": { "type": "string" },
+                        "kind": { "enum": ["file", "folder", "link", "special"] },
+                        "bytes": { "type": "integer", "minimum": 0 },
                     },
+                    "additionalProperties": false,
                 },
-                "count": { "type": "integer", "minimum": 0, "x-public": true },
-                "complete": { "type": "boolean", "x-public": true },
-                "next_after": { "type": "string" },
-                "unnamed": { "type": "integer", "minimum": 0, "x-public": true },
-            })),
-        }))
+            },
+            "count": { "type": "integer", "minimum": 0, "x-public": true },
+            "complete": { "type": "boolean", "x-public": true },
+            "next_after": { "type": "string" },
+            "unnamed": { "type": "integer", "minimum": 0, "x-public": true },
+        });
+        params::reads::<Self>(
+            "Lists what is in a folder of the space, or with recursive all beneath it.",
+            params::object(&["entries", "count", "complete"], result),
+        )
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace", "recursive": true, "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::folder(params, "path")?;
-        match params.get("after") {
-            Some(_) => params::folder(params, "after").map(drop),
-            None => Ok(()),
-        }
-    }
-
     /// Pages are in the order of whole paths, so that `after` can go on where a page ended. Quality is the share told.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::folder(&call.params, "path")?;
-        let walk = workspace.walk(&path, params::is_set(&call.params, "recursive"))?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let walk = workspace.walk(&call.params.path.0, call.params.recursive)?;
         let mut all: Vec<_> = walk
             .entries
             .into_iter()
@@ -73,11 +68,12 @@ impl Tool for List {
             .collect();
         all.sort_by(|one, other| one.0.cmp(&other.0));
         let total = all.len();
-        if let Some(after) = params::optional_text(&call.params, "after") {
-            all.retain(|(path, _)| path.as_str() > after);
+        if let Some(after) = &call.params.after {
+            let after = after.0.to_string();
+            all.retain(|(path, _)| *path > after);
         }
-        let more = all.len() > LIST_ENTRIES_MAX.get();
-        all.truncate(LIST_ENTRIES_MAX.get());
+        let more = all.len() > LIST_ENTRIES_MAX;
+        all.truncate(LIST_ENTRIES_MAX);
         let entries: Vec<_> = all
             .iter()
             .map(|(path, stat)| json!({ "path": path, "kind": stat.kind.as_str(), "bytes": stat.bytes }))
@@ -97,10 +93,6 @@ impl Tool for List {
             result,
             Some(if walk.partial { share * 0.5 } else { share }),
         ))
-    }
-
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.run(workspace, call)
     }
 }
 
@@ -148,13 +140,13 @@ mod tests {
     #[test]
     fn a_long_listing_comes_in_pages_without_gaps() {
         let place = Place::new();
-        for number in 0..LIST_ENTRIES_MAX.get() + 7 {
+        for number in 0..LIST_ENTRIES_MAX + 7 {
             place.put(&format!("f{number:05}"), b"");
         }
         let first = place.run(&List, json!({ "path": "workspace" })).unwrap();
         assert_eq!(
             (paths(&first).len(), &first.result["complete"]),
-            (LIST_ENTRIES_MAX.get(), &json!(false))
+            (LIST_ENTRIES_MAX, &json!(false))
         );
         let after = first.result["next_after"].as_str().unwrap();
         let second = place

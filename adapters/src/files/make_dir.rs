@@ -1,66 +1,66 @@
 //! `files.make_dir`: makes a folder, and those above it.
 
-use effectd_contracts::{Failure, ToolCall, ToolOutput, ToolSpec, Touch};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, Repeat, ToolOutput, ToolSpec, Touch};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::params;
-use crate::tool::Tool;
+use crate::spacepath::SpacePath;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileKind, FileProblem, Workspace};
 
 /// Makes folders. One that is there already is fine.
 #[derive(Debug, Clone, Copy)]
 pub struct MakeDir;
 
-impl Tool for MakeDir {
-    fn id(&self) -> &'static str {
-        "files.make_dir"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: SpacePath,
+}
+
+impl TypedTool for MakeDir {
+    const ID: &'static str = "files.make_dir";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Makes a folder in the space, and those above it; one that is there already is fine.",
-            "params_schema": params::object(&["path", "space_id"], json!({
-                "path": params::path_schema(), "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["folders_made"], json!({
-                "folders_made": { "type": "integer", "minimum": 0, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "idempotency_key_fields": ["path"],
-            "resource": "file:{space_id}/{path}",
-            "repeat": "safe",
-        }))
+        let result = json!({
+            "folders_made": { "type": "integer", "minimum": 0, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            idempotency_key_fields: params::key(["path"]),
+            resource: params::resource("file:{space_id}/{path}"),
+            repeat: Repeat::Safe,
+            ..params::writes::<Self>(
+                "Makes a folder in the space, and those above it; one that is there already is fine.",
+                params::object(&["folders_made"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace/notes/2026", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::file(params, "path").map(drop)
-    }
-
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let path = params::file(params, "path").ok()?;
-        Some(params::touch(&path).into_iter().collect())
+    fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
+        Some(params::touched(&params.path))
     }
 
     /// Quality is whether the folder is there.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let made = workspace.make_folder(&path)?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let path = &call.params.path;
+        let made = workspace.make_folder(path)?;
         let there = workspace
-            .stat(&path)?
+            .stat(path)?
             .is_some_and(|stat| stat.kind == FileKind::Folder);
         let quality = if there { 1.0 } else { 0.0 };
         Ok(ToolOutput::new(json!({ "folders_made": made }), Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let there = workspace.stat(&path)?;
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let there = workspace.stat(&call.params.path)?;
         if there.is_some_and(|stat| stat.kind != FileKind::Folder) {
             return Err(FileProblem::at("make the folder")(nix::errno::Errno::ENOTDIR).into());
         }

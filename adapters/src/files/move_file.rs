@@ -1,38 +1,37 @@
 //! `files.move`: moves or renames a file or a folder within the space.
 
-use effectd_contracts::{Failure, ProbeVerdict, Standing, ToolCall, ToolOutput, ToolSpec, Touch};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, ProbeVerdict, Repeat, Standing, ToolOutput, ToolSpec, Touch};
+use serde_json::{Value, json};
 
-use super::copy::{check_two_paths, existing, two_paths_schema};
+use super::copy::{TwoPaths, existing};
 use crate::before::{before, now, same_content};
 use crate::params;
 use crate::spacepath::{Base, SpacePath};
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{Existing, FileKind, FileProblem, Workspace};
 
 /// Moves one file, or one folder with all that is in it. Another file is overwritten only if that is asked for, a folder never.
 #[derive(Debug, Clone, Copy)]
 pub struct Move;
 
-impl Tool for Move {
-    fn id(&self) -> &'static str {
-        "files.move"
-    }
+impl TypedTool for Move {
+    const ID: &'static str = "files.move";
+    type Params = TwoPaths;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Moves or renames a file or a folder within the space; another file is overwritten only if that is asked for, a \
-                folder never.",
-            "params_schema": two_paths_schema(),
-            "result_schema": params::object(&["moved"], json!({
-                "moved": { "type": "boolean", "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "resource": "file:{space_id}/{from_path}",
-            "repeat": "probe",
-        }))
+        let result = json!({
+            "moved": { "type": "boolean", "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            resource: params::resource("file:{space_id}/{from_path}"),
+            repeat: Repeat::Probe,
+            ..params::writes::<Self>(
+                "Moves or renames a file or a folder within the space; another file is overwritten only if that is asked for, a \
+                    folder never.",
+                params::object(&["moved"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
@@ -41,18 +40,15 @@ impl Tool for Move {
         })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        check_two_paths(params)?;
-        for name in ["from_path", "to_path"] {
-            if params::file(params, name)?.base() != Base::Workspace {
+    fn check(&self, params: &TwoPaths) -> Result<(), Failure> {
+        params.check()?;
+        let (from, to) = (&params.from_path, &params.to_path);
+        for (name, path) in [("from_path", from), ("to_path", to)] {
+            if path.base() != Base::Workspace {
                 let why = "a file is moved within workspace/; copy from or to tmp/ instead";
                 return Err(params::invalid(name, why));
             }
         }
-        let (from, to) = (
-            params::file(params, "from_path")?,
-            params::file(params, "to_path")?,
-        );
         if to.to_string().starts_with(&format!("{from}/")) {
             let why = "it lies in from_path; a folder cannot be moved into itself";
             return Err(params::invalid("to_path", why));
@@ -60,11 +56,8 @@ impl Tool for Move {
         Ok(())
     }
 
-    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        let (from, to) = (
-            params::file(params, "from_path").ok()?,
-            params::file(params, "to_path").ok()?,
-        );
+    fn touches(&self, params: &TwoPaths) -> Option<Vec<Touch>> {
+        let (from, to) = (&params.from_path, &params.to_path);
         Some(vec![
             Touch::moved(from.to_string(), to.to_string()),
             Touch::replaced(to.to_string()),
@@ -72,45 +65,36 @@ impl Tool for Move {
     }
 
     /// Quality is whether the file is in its new place and not in its old one.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = (
-            params::file(&call.params, "from_path")?,
-            params::file(&call.params, "to_path")?,
-        );
-        if is_folder(workspace, &from)? {
-            workspace.move_folder(&from, &to)?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        if is_folder(workspace, from)? {
+            workspace.move_folder(from, to)?;
         } else {
-            workspace.move_file(&from, &to, existing(&call.params))?;
+            workspace.move_file(from, to, existing(call.params.overwrite))?;
         }
-        let moved = workspace.stat(&from)?.is_none() && workspace.stat(&to)?.is_some();
+        let moved = workspace.stat(from)?.is_none() && workspace.stat(to)?.is_some();
         let quality = if moved { 1.0 } else { 0.0 };
         Ok(ToolOutput::new(json!({ "moved": true }), Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let (from, to) = (
-            params::file(&call.params, "from_path")?,
-            params::file(&call.params, "to_path")?,
-        );
-        if is_folder(workspace, &from)? {
-            workspace.may_place(&to, Existing::Keep)?;
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ToolOutput, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        if is_folder(workspace, from)? {
+            workspace.may_place(to, Existing::Keep)?;
         } else {
-            workspace.open_file(&from)?;
-            workspace.may_place(&to, existing(&call.params))?;
+            workspace.open_file(from)?;
+            workspace.may_place(to, existing(call.params.overwrite))?;
         }
         Ok(ToolOutput::new(json!({ "moved": false, "dry_run": true }), None))
     }
 
     /// It is gone from its old place, and what was there stands in the new one.
-    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
-        let (from, to) = (
-            params::file(&call.params, "from_path")?,
-            params::file(&call.params, "to_path")?,
-        );
-        let (Some(from_was), Some(to_was)) = (before(call, &from), before(call, &to)) else {
+    fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ProbeVerdict, Failure> {
+        let (from, to) = (&call.params.from_path, &call.params.to_path);
+        let (Some(from_was), Some(to_was)) = (before(call, from), before(call, to)) else {
             return Ok(ProbeVerdict::CannotSay);
         };
-        let (from_is, to_is) = (now(workspace, &from)?, now(workspace, &to)?);
+        let (from_is, to_is) = (now(workspace, from)?, now(workspace, to)?);
         let folder = (from_was, to_was, &to_is) == (&Standing::Folder, &Standing::Absent, &Standing::Folder);
         Ok(if &from_is == from_was && &to_is == to_was {
             ProbeVerdict::NotDone
@@ -132,6 +116,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::testing::Place;
+    use crate::tool::Tool;
     use effectd_contracts::Code;
 
     #[test]
@@ -184,7 +169,7 @@ mod tests {
     fn other_file_systems_are_refused() {
         let scratch = json!({ "from_path": "workspace/a", "to_path": "tmp/b" });
         assert_eq!(
-            Move.check(scratch.as_object().unwrap()).unwrap_err().code,
+            Tool::check(&Move, scratch.as_object().unwrap()).unwrap_err().code,
             Code::ParamsInvalid
         );
     }

@@ -5,11 +5,14 @@
 
 use std::fmt;
 
+use serde::Deserialize;
+
 use crate::limits::{PATCH_FILES_MAX, PATCH_HUNKS_MAX};
 use crate::spacepath::{PathInvalid, SpacePath};
 
 /// A patch, file by file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Patch {
     /// In the order of the patch; no file twice.
     pub files: Vec<FilePatch>,
@@ -75,8 +78,7 @@ impl fmt::Display for PatchProblem {
             Self::TooMany => write!(
                 f,
                 "a patch has at most {} files and {} hunks",
-                PATCH_FILES_MAX.get(),
-                PATCH_HUNKS_MAX.get()
+                PATCH_FILES_MAX, PATCH_HUNKS_MAX
             ),
             Self::Empty => f.write_str("the patch changes nothing"),
             Self::Twice => f.write_str("the patch names a file twice"),
@@ -102,6 +104,13 @@ impl<'t> Lines<'t> {
     }
 }
 
+impl TryFrom<String> for Patch {
+    type Error = PatchProblem;
+    fn try_from(text: String) -> Result<Self, PatchProblem> {
+        Self::parse(&text)
+    }
+}
+
 impl Patch {
     /// Reads a unified diff, as `diff -u` and `git diff` write them. Paths are beneath the space's root, with or without
     /// `workspace/` or git's `a/` and `b/` in front.
@@ -110,10 +119,10 @@ impl Patch {
             lines: text.split_inclusive('\n').enumerate().peekable(),
         };
         let mut files: Vec<FilePatch> = Vec::new();
-        let mut hunks_left = PATCH_HUNKS_MAX.get();
+        let mut hunks_left = PATCH_HUNKS_MAX;
         while let Some((number, line)) = lines.next() {
             if let Some(old) = line.strip_prefix("--- ") {
-                if files.len() >= PATCH_FILES_MAX.get() {
+                if files.len() >= PATCH_FILES_MAX {
                     return Err(PatchProblem::TooMany);
                 }
                 let file = read_file(number, old, &mut lines, &mut hunks_left)?;

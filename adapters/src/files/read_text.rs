@@ -1,57 +1,58 @@
 //! `files.read_text`: the text of a file, or a piece of it.
 
-use effectd_contracts::{Digest, Failure, ToolCall, ToolOutput, ToolSpec};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Digest, Failure, ToolOutput, ToolSpec};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::limits::READ_BYTES_MAX;
 use crate::params;
-use crate::tool::Tool;
+use crate::spacepath::SpacePath;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileProblem, Workspace};
 
 /// Reads text.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadText;
 
-impl Tool for ReadText {
-    fn id(&self) -> &'static str {
-        "files.read_text"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: SpacePath,
+    #[serde(default)]
+    #[schemars(extend("x-public" = true))]
+    from_byte: u64,
+    #[schemars(range(min = 1, max = READ_BYTES_MAX), extend("x-public" = true))]
+    max_bytes: Option<u64>,
+}
+
+impl TypedTool for ReadText {
+    const ID: &'static str = "files.read_text";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::reads(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Reads the text of a file of the space, or a piece of it.",
-            "params_schema": params::object(&["path", "space_id"], json!({
-                "path": params::path_schema(),
-                "space_id": params::space_schema(),
-                "from_byte": { "type": "integer", "minimum": 0, "x-public": true },
-                "max_bytes": { "type": "integer", "minimum": 1, "maximum": READ_BYTES_MAX.get(), "x-public": true },
-            })),
-            "result_schema": params::object(&["text", "bytes", "file_bytes", "sha256_text"], json!({
-                "text": { "type": "string" },
-                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "next_byte": { "type": "integer", "minimum": 0, "x-public": true },
-                "sha256_text": params::sha256_schema(),
-            })),
-        }))
+        let result = json!({
+            "text": { "type": "string" },
+            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "next_byte": { "type": "integer", "minimum": 0, "x-public": true },
+            "sha256_text": params::sha256_schema(),
+        });
+        params::reads::<Self>(
+            "Reads the text of a file of the space, or a piece of it.",
+            params::object(&["text", "bytes", "file_bytes", "sha256_text"], result),
+        )
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::file(params, "path").map(drop)
-    }
-
     /// A piece ends at a whole character. Quality is the share of the file from its first byte that is told.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::file(&call.params, "path")?;
-        let from = params::number(&call.params, "from_byte").unwrap_or(0);
-        let most = params::number(&call.params, "max_bytes").unwrap_or(READ_BYTES_MAX.get());
-        let content = workspace.read_piece(&path, from, most.min(READ_BYTES_MAX.get()))?;
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let from = call.params.from_byte;
+        let most = call.params.max_bytes.unwrap_or(u64::MAX).min(READ_BYTES_MAX);
+        let content = workspace.read_piece(&call.params.path, from, most)?;
         let (file_bytes, read) = (content.stat.bytes, content.bytes.len() as u64);
         let text = whole_characters(&content.bytes, from + read < file_bytes)?;
         let (bytes, end) = (text.len() as u64, from + text.len() as u64);
@@ -67,10 +68,6 @@ impl Tool for ReadText {
             bytes as f64 / file_bytes as f64
         };
         Ok(ToolOutput::new(result, Some(share.min(1.0))))
-    }
-
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.run(workspace, call)
     }
 }
 

@@ -1,98 +1,99 @@
 //! `files.search`: finds files by their names and by text in them.
 
-use effectd_contracts::{Failure, ToolCall, ToolOutput, ToolSpec};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, ToolOutput, ToolSpec};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::glob;
 use crate::limits::{PATTERN_BYTES_MAX, SEARCH_FILE_BYTES_MAX, SEARCH_HITS_MAX, SEARCH_LINE_BYTES_MAX};
-use crate::params;
-use crate::tool::Tool;
+use crate::params::{self, FolderPath};
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileKind, Workspace};
 
 /// Searches beneath a folder.
 #[derive(Debug, Clone, Copy)]
 pub struct Search;
 
-impl Tool for Search {
-    fn id(&self) -> &'static str {
-        "files.search"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("anyOf" = [{ "required": ["glob"] }, { "required": ["text"] }]))]
+pub struct Params {
+    path: FolderPath,
+    #[schemars(length(min = 1, max = PATTERN_BYTES_MAX), extend("x-public" = true, "x-resource" = true))]
+    glob: Option<String>,
+    #[schemars(length(min = 1, max = PATTERN_BYTES_MAX))]
+    text: Option<String>,
+    #[serde(default)]
+    #[schemars(extend("x-public" = true))]
+    ignore_case: bool,
+    #[schemars(range(min = 1, max = SEARCH_HITS_MAX), extend("x-public" = true))]
+    max_hits: Option<usize>,
+}
+
+impl TypedTool for Search {
+    const ID: &'static str = "files.search";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::reads(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Finds files beneath a folder of the space by a pattern of their path (*, ?, **), by a text in them, or \
-                both; a text is found line by line.",
-            "params_schema": {
-                "type": "object",
-                "required": ["path", "space_id"],
-                "properties": {
-                    "path": params::path_schema(),
-                    "glob": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX.get(), "x-public": true, "x-resource": true },
-                    "text": { "type": "string", "minLength": 1, "maxLength": PATTERN_BYTES_MAX.get() },
-                    "ignore_case": { "type": "boolean", "x-public": true },
-                    "max_hits": { "type": "integer", "minimum": 1, "maximum": SEARCH_HITS_MAX.get(), "x-public": true },
-                    "space_id": params::space_schema(),
-                },
-                "anyOf": [{ "required": ["glob"] }, { "required": ["text"] }],
-                "additionalProperties": false,
-            },
-            "result_schema": params::object(&["hits", "count", "complete", "files_searched", "files_skipped"], json!({
-                "hits": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["path"],
-                        "properties": {
-                            "path": { "type": "string" },
-                            "line": { "type": "integer", "minimum": 1 },
-                            "text": { "type": "string" },
-                        },
-                        "additionalProperties": false,
+        let result = json!({
+            "hits": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["path"],
+                    "properties": {
+                        "path": { "type": "string" },
+                        "line": { "type": "integer", "minimum": 1 },
+                        "text": { "type": "string" },
                     },
+                    "additionalProperties": false,
                 },
-                "count": { "type": "integer", "minimum": 0, "x-public": true },
-                "complete": { "type": "boolean", "x-public": true },
-                "files_searched": { "type": "integer", "minimum": 0, "x-public": true },
-                "files_skipped": { "type": "integer", "minimum": 0, "x-public": true },
-            })),
-        }))
+            },
+            "count": { "type": "integer", "minimum": 0, "x-public": true },
+            "complete": { "type": "boolean", "x-public": true },
+            "files_searched": { "type": "integer", "minimum": 0, "x-public": true },
+            "files_skipped": { "type": "integer", "minimum": 0, "x-public": true },
+        });
+        params::reads::<Self>(
+            "Finds files beneath a folder of the space by a pattern of their path (*, ?, **), by a text in them, or \
+                both; a text is found line by line.",
+            params::object(
+                &["hits", "count", "complete", "files_searched", "files_skipped"],
+                result,
+            ),
+        )
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace", "glob": "*.txt", "text": "hello", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::folder(params, "path").map(drop)
-    }
-
     /// Files that are not text or too large are skipped and counted. Quality is the share of files that were looked into,
     /// halved if there may be more.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::folder(&call.params, "path")?;
-        let walk = workspace.walk(&path, true)?;
-        let head = format!("{path}/");
-        let wanted = Wanted::of(&call.params);
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let wanted = &call.params;
+        let walk = workspace.walk(&wanted.path.0, true)?;
+        let head = format!("{}/", wanted.path.0);
+        let text = wanted.text.as_ref().map(|text| folded(text, wanted.ignore_case));
         let mut found = Found::default();
         for entry in walk.entries {
             let name = entry.path.to_string();
             let below = name.strip_prefix(&head).unwrap_or(&name);
-            if entry.stat.kind != FileKind::File || !wanted.glob.is_none_or(|glob| glob::matches(glob, below))
-            {
+            let fits = wanted.glob.as_ref().is_none_or(|glob| glob::matches(glob, below));
+            if entry.stat.kind != FileKind::File || !fits {
                 continue;
             }
-            let Some(text) = &wanted.text else {
+            let Some(text) = &text else {
                 found.searched += 1;
-                found.add(&wanted, json!({ "path": name }));
+                found.add(wanted, json!({ "path": name }));
                 continue;
             };
-            let content = workspace.read(&entry.path, SEARCH_FILE_BYTES_MAX.get());
+            let content = workspace.read(&entry.path, SEARCH_FILE_BYTES_MAX);
             match content.as_ref().map(|content| content.text()) {
                 Ok(Ok(content)) => {
                     found.searched += 1;
-                    found.lines(&wanted, &name, content, text);
+                    found.lines(wanted, &name, content, text);
                 }
                 Ok(Err(_)) | Err(_) => found.skipped += 1,
             }
@@ -116,33 +117,6 @@ impl Tool for Search {
             Some(if complete { share } else { share * 0.5 }),
         ))
     }
-
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.run(workspace, call)
-    }
-}
-
-struct Wanted<'p> {
-    glob: Option<&'p str>,
-    text: Option<String>,
-    ignore_case: bool,
-    hits_max: usize,
-}
-
-impl<'p> Wanted<'p> {
-    fn of(params: &'p Map<String, Value>) -> Self {
-        let ignore_case = params::is_set(params, "ignore_case");
-        let text = params::optional_text(params, "text").map(|text| folded(text, ignore_case));
-        let hits_max = params::number(params, "max_hits").and_then(|most| usize::try_from(most).ok());
-        Self {
-            glob: params::optional_text(params, "glob"),
-            text,
-            ignore_case,
-            hits_max: hits_max
-                .unwrap_or(SEARCH_HITS_MAX.get())
-                .min(SEARCH_HITS_MAX.get()),
-        }
-    }
 }
 
 #[derive(Default)]
@@ -154,15 +128,15 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, wanted: &Wanted<'_>, hit: Value) {
-        if self.hits.len() < wanted.hits_max {
+    fn add(&mut self, wanted: &Params, hit: Value) {
+        if self.hits.len() < wanted.max_hits.unwrap_or(usize::MAX).min(SEARCH_HITS_MAX) {
             self.hits.push(hit);
         } else {
             self.full = true;
         }
     }
 
-    fn lines(&mut self, wanted: &Wanted<'_>, name: &str, content: &str, text: &str) {
+    fn lines(&mut self, wanted: &Params, name: &str, content: &str, text: &str) {
         for (number, line) in content.lines().enumerate() {
             if self.full {
                 return;
@@ -184,7 +158,7 @@ fn folded(text: &str, ignore_case: bool) -> String {
 }
 
 fn beginning(line: &str) -> &str {
-    let end = (0..=SEARCH_LINE_BYTES_MAX.get().min(line.len()))
+    let end = (0..=SEARCH_LINE_BYTES_MAX.min(line.len()))
         .rev()
         .find(|at| line.is_char_boundary(*at));
     &line[..end.unwrap_or(0)]
@@ -225,13 +199,13 @@ mod tests {
     #[test]
     fn hits_are_bounded_and_it_says_so() {
         let place = Place::new();
-        place.put("x", "hit\n".repeat(SEARCH_HITS_MAX.get() + 1).as_bytes());
+        place.put("x", "hit\n".repeat(SEARCH_HITS_MAX + 1).as_bytes());
         let output = place
             .run(&Search, json!({ "path": "workspace", "text": "hit" }))
             .unwrap();
         assert_eq!(
             (&output.result["count"], &output.result["complete"]),
-            (&json!(SEARCH_HITS_MAX.get()), &json!(false))
+            (&json!(SEARCH_HITS_MAX), &json!(false))
         );
         assert_eq!(output.quality, Some(0.5));
     }

@@ -1,54 +1,53 @@
 //! `files.stat`: what stands at a path, without reading it.
 
-use effectd_contracts::{Failure, ToolCall, ToolOutput, ToolSpec};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, ToolOutput, ToolSpec};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::limits::TEXT_FILE_BYTES_MAX;
-use crate::params;
-use crate::tool::Tool;
+use crate::params::{self, FolderPath};
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{FileKind, Workspace};
 
 /// Says what a path is.
 #[derive(Debug, Clone, Copy)]
 pub struct Stat;
 
-impl Tool for Stat {
-    fn id(&self) -> &'static str {
-        "files.stat"
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    path: FolderPath,
+}
+
+impl TypedTool for Stat {
+    const ID: &'static str = "files.stat";
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::reads(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Says what stands at a path of the space: kind, size, permissions, time of change and, for files that \
+        let result = json!({
+            "exists": { "type": "boolean", "x-public": true },
+            "kind": { "enum": ["file", "folder", "link", "special"], "x-public": true },
+            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
+            "mode": { "type": "string", "pattern": "^[0-7]{3}$", "x-public": true },
+            "modified_s": { "type": "integer", "x-public": true },
+            "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
+        });
+        params::reads::<Self>(
+            "Says what stands at a path of the space: kind, size, permissions, time of change and, for files that \
                 are not too large, the digest that edits can expect.",
-            "params_schema": params::object(&["path", "space_id"], json!({
-                "path": params::path_schema(), "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["exists"], json!({
-                "exists": { "type": "boolean", "x-public": true },
-                "kind": { "enum": ["file", "folder", "link", "special"], "x-public": true },
-                "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-                "mode": { "type": "string", "pattern": "^[0-7]{3}$", "x-public": true },
-                "modified_s": { "type": "integer", "x-public": true },
-                "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
-            })),
-        }))
+            params::object(&["exists"], result),
+        )
     }
 
     fn example(&self) -> Value {
         json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
     }
 
-    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
-        params::folder(params, "path").map(drop)
-    }
-
     /// That nothing is there is an answer, not an error. Quality is 1: it says all there is to say.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        let path = params::folder(&call.params, "path")?;
-        let Some(stat) = workspace.stat(&path)? else {
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
+        let path = &call.params.path.0;
+        let Some(stat) = workspace.stat(path)? else {
             return Ok(ToolOutput::new(json!({ "exists": false }), Some(1.0)));
         };
         let mut result = json!({
@@ -56,15 +55,11 @@ impl Tool for Stat {
             "modified_s": stat.modified_s,
         });
         if stat.kind == FileKind::File
-            && let Ok(content) = workspace.read(&path, TEXT_FILE_BYTES_MAX.get())
+            && let Ok(content) = workspace.read(path, TEXT_FILE_BYTES_MAX)
         {
             result["sha256"] = json!(content.digest().hex());
         }
         Ok(ToolOutput::new(result, Some(1.0)))
-    }
-
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        self.run(workspace, call)
     }
 }
 

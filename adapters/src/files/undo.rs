@@ -4,59 +4,61 @@
 //! stand there now and what is to stand there again. So the tool needs no memory of its own, and undoing an undo is the
 //! same thing once more.
 
-use effectd_contracts::{Failure, Restore, Standing, ToolCall, ToolOutput, ToolSpec, Touch, UNDO_TOOL};
-use serde_json::{Map, Value, json};
+use effectd_contracts::{Failure, Repeat, Restore, Standing, ToolOutput, ToolSpec, Touch, UNDO_TOOL};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::before::now;
 use crate::params;
 use crate::spacepath::SpacePath;
-use crate::tool::Tool;
+use crate::typed::{Call, TypedTool};
 use crate::workspace::{Draft, Existing, FileProblem, Workspace};
 
 /// Restores files and folders.
 #[derive(Debug, Clone, Copy)]
 pub struct Undo;
 
-impl Tool for Undo {
-    fn id(&self) -> &'static str {
-        UNDO_TOOL
-    }
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    #[schemars(length(min = 1, max = 256), extend("x-public" = true, "x-resource" = true))]
+    #[expect(dead_code, reason = "the pipeline looks the receipt up")]
+    receipt_id: String,
+}
+
+impl TypedTool for Undo {
+    const ID: &'static str = UNDO_TOOL;
+    type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        params::writes(json!({
-            "tool_id": self.id(),
-            "version": "1.0.0",
-            "description": "Takes back what the action of a receipt changed in the space, if nothing has changed since. Undoing the \
-                undo does it again.",
-            "params_schema": params::object(&["receipt_id", "space_id"], json!({
-                "receipt_id": { "type": "string", "minLength": 1, "maxLength": 256, "x-public": true, "x-resource": true },
-                "space_id": params::space_schema(),
-            })),
-            "result_schema": params::object(&["restored"], json!({
-                "restored": { "type": "integer", "minimum": 0, "x-public": true },
-                "folders_kept": { "type": "integer", "minimum": 0, "x-public": true },
-                "dry_run": { "type": "boolean", "x-public": true },
-            })),
-            "timeout_ms": 30000,
-            "repeat": "safe",
-        }))
+        let result = json!({
+            "restored": { "type": "integer", "minimum": 0, "x-public": true },
+            "folders_kept": { "type": "integer", "minimum": 0, "x-public": true },
+            "dry_run": { "type": "boolean", "x-public": true },
+        });
+        ToolSpec {
+            timeout_ms: 30_000,
+            repeat: Repeat::Safe,
+            ..params::writes::<Self>(
+                "Takes back what the action of a receipt changed in the space, if nothing has changed since. Undoing the \
+                    undo does it again.",
+                params::object(&["restored"], result),
+            )
+        }
     }
 
     fn example(&self) -> Value {
         json!({ "receipt_id": "rcpt-01996e5e-0000-7000-8000-000000000000", "space_id": "shared:household" })
     }
 
-    fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
-        Ok(())
-    }
-
     /// Known to the pipeline by the receipt.
-    fn touches(&self, _: &Map<String, Value>) -> Option<Vec<Touch>> {
+    fn touches(&self, _: &Params) -> Option<Vec<Touch>> {
         Some(Vec::new())
     }
 
     /// Quality is the share of paths that are as they were; a folder that somebody has put something into stays.
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let steps = steps(&call.restore)?;
         check_all(workspace, &steps)?;
         let kept = put_back(workspace, &steps, call.trace_id.as_str())?;
@@ -66,7 +68,7 @@ impl Tool for Undo {
         Ok(ToolOutput::new(result, Some(quality)))
     }
 
-    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         check_all(workspace, &steps(&call.restore)?)?;
         Ok(ToolOutput::new(json!({ "restored": 0, "dry_run": true }), None))
     }

@@ -82,7 +82,7 @@ fn at_most_a_hundred_rows_and_long_cells_are_cut_and_counted() {
     let wide = ask(&place, "SELECT printf('%.*c', 16000, 'x') FROM many").unwrap();
     assert!(wide["row_count"].as_u64().unwrap() < 100, "all of it is bounded");
     assert_eq!(wide["complete"], false);
-    assert!(serde_json::to_vec(&wide).unwrap().len() < 2 * SQLITE_RESULT_BYTES_MAX.get());
+    assert!(serde_json::to_vec(&wide).unwrap().len() < 2 * SQLITE_RESULT_BYTES_MAX);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn too_large_a_file_is_refused_before_it_is_read() {
         .write(true)
         .open(place.path("shop.db"))
         .unwrap();
-    file.set_len(SQLITE_FILE_BYTES_MAX.get() + 1).unwrap();
+    file.set_len(SQLITE_FILE_BYTES_MAX + 1).unwrap();
     assert_eq!(ask(&place, "SELECT 1").unwrap_err().code, Code::FileLimit);
 }
 

@@ -101,7 +101,7 @@ fn settle_clock(place: &Place) {
 fn a_folder_with_too_much_in_it_is_not_compared_and_says_so() {
     let place = folder();
     std::fs::create_dir_all(place.path("many")).unwrap();
-    for nth in 0..=INSIDE_ENTRIES_MAX.get() {
+    for nth in 0..=INSIDE_ENTRIES_MAX {
         std::fs::File::create(place.path(&format!("many/{nth}"))).unwrap();
     }
     assert_eq!(place.workspace().inside(&path("many")), Ok(Inside::TooMuch));

@@ -37,7 +37,6 @@ pub(super) fn every_tool() -> Vec<(&'static dyn Tool, Value)> {
 /// A tool for texts, and its parameters for a path.
 type TextTool = (&'static dyn Tool, fn(&str) -> Value);
 
-/// The parameters that are paths.
 pub(super) fn path_params(params: &Value) -> Vec<String> {
     let names = params.as_object().unwrap().keys();
     names
@@ -137,7 +136,7 @@ fn tricks_of_spelling_are_refused_before_anything_is_touched() {
         "workspace/.effectd-x.draft".to_owned(),
         format!("workspace/{}", "n".repeat(NAME_BYTES_MAX + 1)),
         format!("workspace/{}", "n".repeat(PATH_BYTES_MAX)),
-        format!("workspace/{}x", "d/".repeat(PATH_DEPTH_MAX.get() + 1)),
+        format!("workspace/{}x", "d/".repeat(PATH_DEPTH_MAX + 1)),
     ];
     for (tool, params) in every_tool() {
         for name in path_params(&params) {

@@ -12,7 +12,7 @@ mod recovery;
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{CallMode, RiskLevel, ToolReply};
+use effectd_contracts::{CallMode, RiskLevel, ToolReply, ToolSpec};
 use serde_json::{Value, json};
 
 use super::*;
@@ -38,6 +38,31 @@ fn every_description_holds_its_rules_and_no_name_is_taken_twice() {
             tool.id()
         );
     }
+}
+
+/// What is published, one tool a line. With `EFFECTD_BLESS=1` the file is written anew: look at the difference.
+#[test]
+fn every_description_is_the_one_on_record() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/descriptions.jsonl");
+    let sorted = |mut spec: ToolSpec| {
+        if let Some(required) = spec.params_schema["required"].as_array_mut() {
+            required.sort_by_key(Value::to_string);
+        }
+        spec
+    };
+    let specs: Vec<_> = all().iter().map(|tool| sorted(tool.spec())).collect();
+    if std::env::var_os("EFFECTD_BLESS").is_some() {
+        let lines = specs
+            .iter()
+            .map(|spec| serde_json::to_string(spec).unwrap() + "\n");
+        std::fs::write(path, lines.collect::<String>()).unwrap();
+    }
+    let recorded = std::fs::read_to_string(path).unwrap();
+    for (spec, line) in specs.iter().zip(recorded.lines()) {
+        let recorded: ToolSpec = serde_json::from_str(line).unwrap();
+        assert_eq!(*spec, sorted(recorded), "{}", spec.tool_id);
+    }
+    assert_eq!(specs.len(), recorded.lines().count());
 }
 
 #[test]

@@ -353,7 +353,7 @@ fn texts_are_shown_and_bytes_are_not() {
     let write = |text: &str| json!({ "path": "workspace/t", "text": text });
     assert_eq!(text(write("hello"), &files::WriteText).as_deref(), Some("hello"));
     assert_eq!(text(write("nul \0 in it"), &files::WriteText), None);
-    let long = "x".repeat(crate::limits::PREVIEW_TEXT_BYTES_MAX.get() as usize + 1);
+    let long = "x".repeat(crate::limits::PREVIEW_TEXT_BYTES_MAX as usize + 1);
     assert_eq!(text(write(&long), &files::WriteText), None);
     // Links are copied as links that lead nowhere, and refused like the real ones.
     std::os::unix::fs::symlink("/etc/passwd", place.path("link")).unwrap();

@@ -6,10 +6,10 @@
 
 use std::fs::File;
 use std::io::IoSliceMut;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
+use nix::fcntl::{OpenHow, ResolveFlag};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 use rustix::io::{ReadWriteFlags, preadv2};
 
@@ -38,9 +38,8 @@ pub fn is_local(root: BorrowedFd<'_>) -> bool {
 }
 
 impl Workspace<'_> {
-    /// As [`Workspace::look`], if all of it is in memory. Whatever else it comes to, it is for those who wait to find out. With it come
-    /// handles of the files: nothing can be read or changed through them, but as long as one is held, its file is not taken down.
-    pub fn look_cached(&self, paths: &[SpacePath], keep_bytes_max: u64) -> Option<(Vec<Look>, Vec<OwnedFd>)> {
+    /// As [`Workspace::look`], if all of it is in memory; `None` in any other case.
+    pub fn look_cached(&self, paths: &[SpacePath], keep_bytes_max: u64) -> Option<Vec<Look>> {
         if paths.len() > PATHS_MAX {
             return None;
         }
@@ -48,16 +47,7 @@ impl Workspace<'_> {
             cached: true,
             ..*self
         };
-        let mut files = Vec::new();
-        let seen = cached.look_at(paths, keep_bytes_max, |file| files.push(file));
-        Some((seen.ok()?, files))
-    }
-
-    /// Such handles of whatever stands at the first of these paths, however large it is.
-    pub fn hold(&self, paths: &[SpacePath]) -> Vec<OwnedFd> {
-        let paths = paths.iter().take(PATHS_MAX);
-        let held = paths.filter_map(|path| self.open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW).ok());
-        held.collect()
+        cached.look(paths, keep_bytes_max).ok()
     }
 }
 
@@ -129,36 +119,12 @@ mod tests {
             ] {
                 let names = paths(names);
                 let seen = workspace.look(&names, keep).unwrap();
-                let cached = workspace.look_cached(&names, keep).map(|(seen, _)| seen);
+                let cached = workspace.look_cached(&names, keep);
                 assert_eq!(cached, Some(seen), "{names:?}");
             }
             assert!(workspace.look_cached(&paths(&["too-large"]), keep).is_none());
             let many = paths(&["small"; PATHS_MAX + 1]);
             assert!(workspace.look_cached(&many, keep).is_none());
         }
-    }
-
-    #[test]
-    fn what_is_held_lives_until_it_is_let_go() {
-        let space = tempfile::tempdir().unwrap();
-        let file = space.path().join("file");
-        fs::write(&file, b"old").unwrap();
-        let root = File::open(space.path()).unwrap();
-        let workspace = Workspace::new(root.as_fd(), root.as_fd());
-        fs::create_dir(space.path().join("folder")).unwrap();
-        let looked = workspace.look_cached(&paths(&["file", "folder"]), 0);
-        let (_, held) = looked.unwrap();
-        assert_eq!(held.len(), 1);
-        fs::write(space.path().join("new"), b"new").unwrap();
-        fs::rename(space.path().join("new"), &file).unwrap();
-        let links = |handle: &OwnedFd| nix::sys::stat::fstat(handle.as_fd()).unwrap().st_nlink;
-        assert_eq!(links(&held[0]), 0);
-        assert_eq!(fs::read(&file).unwrap(), b"new");
-        // Also what is too large to be looked at here.
-        fs::write(&file, vec![b'x'; BYTES_MAX as usize + 1]).unwrap();
-        assert!(workspace.look_cached(&paths(&["file"]), 0).is_none());
-        let held = workspace.hold(&paths(&["file", "nothing"]));
-        fs::remove_file(&file).unwrap();
-        assert_eq!(held.iter().map(links).collect::<Vec<_>>(), [0]);
     }
 }

@@ -213,7 +213,6 @@ fn exchange(folder: BorrowedFd<'_>, one: &str, other: &str) -> Result<(), FilePr
     }
 }
 
-/// Which file a name stands for.
 fn identity(folder: BorrowedFd<'_>, name: &str) -> Result<(u64, u64), FileProblem> {
     let at = FileProblem::at("look at the file");
     let how = beneath(OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty());

@@ -15,7 +15,7 @@ impl Workspace<'_> {
     /// What is in a folder.
     pub fn inside(&self, folder: &SpacePath) -> Result<Inside, FileProblem> {
         let walk = self.walk(folder, true)?;
-        if walk.partial || walk.unnamed > 0 || walk.entries.len() > INSIDE_ENTRIES_MAX.get() {
+        if walk.partial || walk.unnamed > 0 || walk.entries.len() > INSIDE_ENTRIES_MAX {
             return Ok(Inside::TooMuch);
         }
         let above = folder.to_string().len();

@@ -182,16 +182,6 @@ impl Workspace<'_> {
     /// What stands at these paths, and at the folders above them that are not there yet: all that an action which creates
     /// or replaces them may change. Files come with their content as long as all of it together is not more than this.
     pub fn look(&self, paths: &[SpacePath], keep_bytes_max: u64) -> Result<Vec<Look>, FileProblem> {
-        self.look_at(paths, keep_bytes_max, |_| ())
-    }
-
-    /// The same; whoever asks is given a handle of each file, too.
-    pub(super) fn look_at(
-        &self,
-        paths: &[SpacePath],
-        keep_bytes_max: u64,
-        mut file: impl FnMut(OwnedFd),
-    ) -> Result<Vec<Look>, FileProblem> {
         let mut left = keep_bytes_max;
         let mut all: Vec<Look> = Vec::new();
         for path in paths {
@@ -203,8 +193,7 @@ impl Workspace<'_> {
                 push(&mut all, &folder, Standing::Absent, None);
                 above = folder.parent();
             }
-            let (standing, content, handle) = self.stands(path, left)?;
-            handle.into_iter().for_each(&mut file);
+            let (standing, content) = self.standing(path, left)?;
             left -= content.as_ref().map_or(0, |content| content.len() as u64);
             push(&mut all, path, standing, content);
         }
@@ -217,25 +206,20 @@ impl Workspace<'_> {
         path: &SpacePath,
         keep_bytes_max: u64,
     ) -> Result<(Standing, Option<Vec<u8>>), FileProblem> {
-        let (standing, content, _) = self.stands(path, keep_bytes_max)?;
-        Ok((standing, content))
-    }
-
-    /// The same, with a handle of a file.
-    fn stands(&self, path: &SpacePath, keep_bytes_max: u64) -> Result<Stands, FileProblem> {
-        let Some((handle, seen)) = self.handle(path)? else {
-            return Ok((Standing::Absent, None, None));
+        // Held while it is opened again: its number cannot be another file's meanwhile.
+        let Some((_handle, seen)) = self.handle(path)? else {
+            return Ok((Standing::Absent, None));
         };
         match seen.kind {
-            FileKind::Folder => return Ok((Standing::Folder, None, None)),
-            FileKind::Link | FileKind::Special => return Ok((Standing::Other, None, None)),
+            FileKind::Folder => return Ok((Standing::Folder, None)),
+            FileKind::Link | FileKind::Special => return Ok((Standing::Other, None)),
             FileKind::File => {}
         }
         let (mut file, stat) = self.open_seen(path, &seen)?;
         let too_large = FileProblem::TooLarge {
-            bytes_max: LOOK_BYTES_MAX.get(),
+            bytes_max: LOOK_BYTES_MAX,
         };
-        if stat.bytes > LOOK_BYTES_MAX.get() {
+        if stat.bytes > LOOK_BYTES_MAX {
             return Err(too_large);
         }
         let mut content = if self.cached {
@@ -247,7 +231,7 @@ impl Workspace<'_> {
         let mut bytes = content.len() as u64;
         let kept = bytes <= keep_bytes_max;
         // What was in memory has been read whole.
-        while !self.cached && bytes > keep_bytes_max && bytes <= LOOK_BYTES_MAX.get() {
+        while !self.cached && bytes > keep_bytes_max && bytes <= LOOK_BYTES_MAX {
             content = read_up_to(&mut file, PIECE_BYTES, stat.bytes.saturating_sub(bytes))?;
             if content.is_empty() {
                 break;
@@ -255,7 +239,7 @@ impl Workspace<'_> {
             hasher.update(&content);
             bytes += content.len() as u64;
         }
-        if bytes > LOOK_BYTES_MAX.get() {
+        if bytes > LOOK_BYTES_MAX {
             return Err(too_large);
         }
         let state = FileState {
@@ -263,12 +247,9 @@ impl Workspace<'_> {
             bytes,
             mode: stat.mode,
         };
-        Ok((Standing::File(state), kept.then_some(content), Some(handle)))
+        Ok((Standing::File(state), kept.then_some(content)))
     }
 }
-
-/// What stands at a path, a file's content if it was to be kept, and a handle of a file.
-type Stands = (Standing, Option<Vec<u8>>, Option<OwnedFd>);
 
 /// What stands at a path, and its content if that was to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,6 @@ mod look;
 mod problem;
 mod scan;
 mod tree;
-mod unseen;
 mod walk;
 mod write;
 

@@ -88,7 +88,7 @@ impl Workspace<'_> {
                     Err(_) => format!("{path}/#{}", stat.st_ino),
                 };
                 let mark = Mark::of(&stat);
-                if mark.is_folder && depth + 1 < WALK_DEPTH_MAX.get() {
+                if mark.is_folder && depth + 1 < WALK_DEPTH_MAX {
                     let beneath = [&place, &b"/"[..], name.to_bytes()].concat();
                     waiting.push((beneath, path.clone(), depth + 1));
                 } else if mark.is_folder {

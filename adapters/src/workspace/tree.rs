@@ -140,7 +140,7 @@ fn names(folder: BorrowedFd<'_>) -> Result<Vec<(std::ffi::CString, bool)>, FileP
 }
 
 fn sync_folders(folder: BorrowedFd<'_>, depth: usize) -> Result<(), FileProblem> {
-    if depth > PATH_DEPTH_MAX.get() {
+    if depth > PATH_DEPTH_MAX {
         return Err(FileProblem::at("sync the folder")(Errno::ENAMETOOLONG));
     }
     for (name, _) in names(folder)?.into_iter().filter(|(_, is_folder)| *is_folder) {
@@ -166,7 +166,7 @@ pub(super) fn remove_tree(at: BorrowedFd<'_>, name: &str) -> Result<(), FileProb
 
 fn empty(folder: BorrowedFd<'_>, depth: usize) -> Result<(), FileProblem> {
     let at = FileProblem::at("remove what is unfinished");
-    if depth > PATH_DEPTH_MAX.get() {
+    if depth > PATH_DEPTH_MAX {
         return Err(at(Errno::ENAMETOOLONG));
     }
     for (name, is_folder) in names(folder)? {

@@ -50,7 +50,7 @@ impl Workspace<'_> {
             };
             let begun = walk.entries.len();
             for (name, stat) in names {
-                if walk.entries.len() >= WALK_ENTRIES_MAX.get() {
+                if walk.entries.len() >= WALK_ENTRIES_MAX {
                     walk.partial = true;
                     return Ok(walk);
                 }
@@ -62,7 +62,7 @@ impl Workspace<'_> {
                 .rev()
                 .filter(|e| e.stat.kind == FileKind::Folder);
             let folders: Vec<_> = folders.map(|entry| (entry.path.clone(), depth + 1)).collect();
-            if deep && depth + 1 < WALK_DEPTH_MAX.get() {
+            if deep && depth + 1 < WALK_DEPTH_MAX {
                 waiting.extend(folders);
             } else if deep && !folders.is_empty() {
                 walk.partial = true;
@@ -77,8 +77,7 @@ impl Workspace<'_> {
         let walk = self.walk(folder, true)?;
         let names: usize = walk.entries.iter().map(|entry| entry.path.relative().len()).sum();
         // Folders on the way to what an archive lists need not be listed themselves.
-        let many =
-            walk.entries.len() > 2 * EXTRACT_ENTRIES_MAX.get() || names > EXTRACT_PATHS_BYTES_MAX.get();
+        let many = walk.entries.len() > 2 * EXTRACT_ENTRIES_MAX || names > EXTRACT_PATHS_BYTES_MAX;
         if walk.partial || walk.unnamed > 0 || many {
             return Ok(None);
         }
@@ -103,7 +102,7 @@ impl Workspace<'_> {
             if name == c"." || name == c".." {
                 continue;
             }
-            if read.len() > WALK_ENTRIES_MAX.get() {
+            if read.len() > WALK_ENTRIES_MAX {
                 walk.partial = true;
                 break;
             }

@@ -99,11 +99,6 @@ impl Draft {
         }
     }
 
-    /// Where it lies until it is placed.
-    pub(super) fn place_of_its_own(&self) -> (BorrowedFd<'_>, &str) {
-        (self.folder.as_fd(), &self.name)
-    }
-
     /// Moves the content into place, and syncs the folder. A reader sees the old or the new content.
     pub fn place(self) -> Result<(), FileProblem> {
         crate::failpoint::before_rename();
@@ -141,8 +136,7 @@ impl Draft {
 }
 
 impl Workspace<'_> {
-    /// Writes the whole file or nothing. Missing folders are created. If the call may not be carried out yet, what can be done unseen is
-    /// done, and the rest when it may.
+    /// Writes the whole file or nothing. Missing folders are created.
     pub fn write_atomically(
         &self,
         path: &SpacePath,
@@ -150,13 +144,7 @@ impl Workspace<'_> {
         existing: Existing,
         mark: &str,
     ) -> Result<(), FileProblem> {
-        let unseen = self.write_unseen(path, content, existing);
-        self.beside().wait_for_go();
-        let draft = match unseen.and_then(|unseen| unseen.into_draft(path, existing, mark)) {
-            Some(draft) => draft,
-            None => self.draft(path, content, None, existing, mark)?,
-        };
-        draft.place()
+        self.draft(path, content, None, existing, mark)?.place()
     }
 
     /// Writes and syncs the content beside its place. `mark` names the action: should it be repeated, it finds and replaces
@@ -472,7 +460,6 @@ impl Workspace<'_> {
     }
 }
 
-/// Says what has gone through it.
 struct Digesting<W> {
     to: W,
     hasher: Sha256,

@@ -5,32 +5,26 @@
 //! power failure leaves such when it comes while one is written.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read};
+use std::fs;
 use std::path::Path;
 
 use effectd_contracts::SpaceId;
 
-use super::slots::{SLOT_BYTES, SLOT_HEAD_BYTES, SLOTS, lies_in, name_in, was_cut_off};
 use super::{BlobError, BlobReader, Blobs, DRAFT, Shelf, check_name, folder_of, is_destroyed};
 
 /// Damaged blobs, and notes, that are told one by one; beyond it they are counted. A person reads them.
 const TOLD_MAX: usize = 1_000;
 
-/// What a check of the blobs found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BlobsChecked {
     /// Blobs that were read to their end, and are what was stored.
     pub blobs: u64,
-    /// Bytes of their contents.
     pub bytes: u64,
-    /// What is damaged.
     pub problems: Vec<String>,
     /// What could not be read, or is damaged, and nobody misses.
     pub notes: Vec<String>,
 }
 
-/// A check that is under way.
 #[derive(Debug)]
 pub struct BlobsCheck<'a> {
     blobs: &'a Blobs,
@@ -42,17 +36,14 @@ pub struct BlobsCheck<'a> {
     found: BlobsChecked,
 }
 
-/// Blobs of one name that are damaged.
 #[derive(Debug, Default)]
 struct Damaged {
-    /// Where, and what is wrong.
     what: Vec<String>,
-    /// Whether a receipt names it, or may.
+    /// Whether a receipt names it.
     is_missed: bool,
 }
 
 impl<'a> BlobsCheck<'a> {
-    /// Looks which spaces there are.
     pub fn begin(blobs: &'a Blobs) -> Result<Self, BlobError> {
         let names = blobs.folders()?.into_iter().filter_map(|folder| {
             let name = folder.file_name()?.to_str()?;
@@ -100,62 +91,29 @@ impl<'a> BlobsCheck<'a> {
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned();
-            if name == SLOTS {
-                self.slots(shelf, space, &path)?;
-            } else if check_name(&name).is_err() {
+            if check_name(&name).is_err() {
                 if !name.starts_with(DRAFT) {
                     self.note(format!("{} is no blob", path.display()));
                 }
             } else if !is_destroyed(&path)? {
-                let reader = self.blobs.reader_of(shelf, space, &name, None);
-                self.count(&name, reader, &path.display().to_string());
+                match self.blobs.open(shelf, space, &name).and_then(drain) {
+                    Ok(bytes) => {
+                        self.found.blobs += 1;
+                        self.found.bytes += bytes;
+                    }
+                    Err(error) => self.damaged(name, format!("{}: {error}", path.display())),
+                }
             }
         }
         Ok(())
     }
 
-    fn slots(&mut self, shelf: Shelf, space: &SpaceId, path: &Path) -> Result<(), BlobError> {
-        let mut reader = BufReader::new(File::open(path)?);
-        let mut bytes = [0; SLOT_BYTES];
-        for number in 0_u64.. {
-            match reader.read_exact(&mut bytes) {
-                // Slots are paved whole; a rest of one is what a crash left.
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
-                read => read?,
-            }
-            let place = format!("slot {number} of {}", path.display());
-            if let Some((name, _, length)) = lies_in(&bytes) {
-                let sealed = bytes[SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + length].to_vec();
-                let reader = self.blobs.reader_of(shelf, space, &name, Some(sealed));
-                self.count(&name, reader, &place);
-            } else if bytes.iter().any(|byte| *byte != bytes[0]) {
-                // One that was destroyed is the same all over. Of any other, the name itself may be damaged: then no receipt
-                // can be asked for it, and only a write that the power failure cut off is nobody's.
-                let what = format!("{place}: {}", BlobError::Damaged);
-                self.damaged(&name_in(&bytes), what, !was_cut_off(&bytes));
-            }
-        }
-        Ok(())
-    }
-
-    fn count(&mut self, name: &str, reader: Result<BlobReader, BlobError>, place: &str) {
-        match reader.and_then(drain) {
-            Ok(bytes) => {
-                self.found.blobs += 1;
-                self.found.bytes += bytes;
-            }
-            Err(error) => self.damaged(name, format!("{place}: {error}"), false),
-        }
-    }
-
-    fn damaged(&mut self, name: &str, what: String, is_missed: bool) {
+    fn damaged(&mut self, name: String, what: String) {
         if self.damaged.len() >= TOLD_MAX {
             self.more += 1;
             return;
         }
-        let damaged = self.damaged.entry(name.to_owned()).or_default();
-        damaged.what.push(what);
-        damaged.is_missed |= is_missed;
+        self.damaged.entry(name).or_default().what.push(what);
     }
 
     fn note(&mut self, what: String) {
@@ -176,7 +134,6 @@ impl<'a> BlobsCheck<'a> {
         }
     }
 
-    /// What was found.
     pub fn finish(self) -> BlobsChecked {
         let mut found = self.found;
         for Damaged { what, is_missed } in self.damaged.into_values() {

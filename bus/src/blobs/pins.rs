@@ -1,10 +1,11 @@
 //! What must not go while somebody needs it: an undo keeps what it replaces, and that may be as much as the whole quota.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use effectd_contracts::SpaceId;
+use parking_lot::Mutex;
 
-use super::{BlobError, Blobs, Known, Shelf, check_name, lock, sealed_bytes, settle};
+use super::{BlobError, Blobs, Known, Shelf, check_name, sealed_bytes};
 
 /// Blobs that stay where they are until this is dropped.
 pub struct Pins {
@@ -33,7 +34,7 @@ impl Blobs {
             names: Vec::new(),
         };
         {
-            let mut known = lock(&pins.known);
+            let mut known = pins.known.lock();
             for name in names {
                 check_name(name)?;
                 let Some(bytes) = known.by_name.get(name).map(|entry| entry.bytes) else {
@@ -54,20 +55,16 @@ impl Blobs {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        {
-            let mut known = lock(&self.known);
-            for name in &self.names {
-                if let Some(count) = known.pinned.get_mut(name) {
-                    *count -= 1;
-                    if *count == 0 {
-                        known.pinned.remove(name);
-                    }
+        let mut known = self.known.lock();
+        for name in &self.names {
+            if let Some(count) = known.pinned.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    known.pinned.remove(name);
                 }
             }
-            // Only by what is too much now, not for something that comes. Best effort: whoever stores something next makes room,
-            // too.
-            let _ = self.blobs.keep_to_quota(&mut known);
         }
-        let _ = settle(&self.known);
+        // Only by what is too much now, not for something that comes. Best effort: the next blob makes room, too.
+        let _ = self.blobs.keep_to_quota(&mut known);
     }
 }

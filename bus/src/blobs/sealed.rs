@@ -45,12 +45,10 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// For a new blob.
     pub(super) fn fresh() -> Result<Self, BlobError> {
         Self::with(Zeroizing::new(random()?))
     }
 
-    /// For the blob with this head.
     pub(super) fn of(all: &XChaCha20Poly1305, context: &[u8], head: &[u8]) -> Result<Self, BlobError> {
         let wrapped = head.strip_prefix(MARK).ok_or(BlobError::Damaged)?;
         let (nonce, msg) = wrapped
@@ -85,14 +83,12 @@ impl Chunks {
         Ok(head)
     }
 
-    /// The next chunk, sealed.
     pub(super) fn seal(&mut self, chunk: &[u8], is_last: bool) -> Result<Vec<u8>, BlobError> {
         let sealed = self.cipher.encrypt(&self.nonce(is_last), chunk);
         self.number += 1;
         sealed.map_err(|_| failed())
     }
 
-    /// The next chunk, opened.
     pub(super) fn open(&mut self, sealed: &[u8], is_last: bool) -> Result<Vec<u8>, BlobError> {
         let opened = self.cipher.decrypt(&self.nonce(is_last), sealed);
         self.number += 1;

@@ -1,16 +1,17 @@
 //! Blobs in pieces: whatever their length, no more than a chunk or two of them is in memory.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Cursor, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use effectd_contracts::{Digest, SpaceId};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::sealed::{CHUNK_BYTES, Chunks, HEAD_BYTES, SEALED_CHUNK_BYTES, content_bytes, sealed_bytes};
-use super::{BlobError, Blobs, Known, Place, Shelf, check_name, context, draft_path, lock, settle};
+use super::{BlobError, Blobs, Known, Shelf, check_name, context, draft_path};
 
 /// A blob that is being written. It has no name before all of it is on disk; dropped before that, nothing of it is left.
 pub struct BlobWriter {
@@ -68,42 +69,29 @@ impl Blobs {
     /// Opens a blob, to be read in pieces. Should it be destroyed meanwhile, whoever has it open still reads it.
     pub fn reader(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
         check_name(name)?;
-        let sealed = match self.shelf_there(&self.folder(shelf, space))? {
-            // Under the lock, and whole: later there may be something else in the slot.
-            Some(known) => lock(&known).sealed(name)?,
-            None => None,
-        };
-        self.reader_of(shelf, space, name, sealed)
+        let known = self
+            .shelf_there(&self.folder(shelf, space))?
+            .ok_or(BlobError::Gone)?;
+        // Under the lock, so that it is not destroyed meanwhile.
+        let known = known.lock();
+        if !known.by_name.contains_key(name) {
+            return Err(BlobError::Gone);
+        }
+        self.open(shelf, space, name)
     }
 
-    /// Of a blob that was read from its slot, or else lies in a file.
-    pub(super) fn reader_of(
-        &self,
-        shelf: Shelf,
-        space: &SpaceId,
-        name: &str,
-        sealed: Option<Vec<u8>>,
-    ) -> Result<BlobReader, BlobError> {
-        let (mut source, length) = match sealed {
-            Some(sealed) => {
-                let length = sealed.len() as u64;
-                (Source::Slot(Cursor::new(sealed)), length)
-            }
-            None => match File::open(self.folder(shelf, space).join(name)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
-                file => {
-                    let file = file?;
-                    let length = file.metadata()?.len();
-                    (Source::File(file), length)
-                }
-            },
+    pub(super) fn open(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
+        let mut file = match File::open(self.folder(shelf, space).join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
+            file => file?,
         };
+        let length = file.metadata()?.len();
         let bytes = content_bytes(length).ok_or(BlobError::Damaged)?;
         let mut head = [0; HEAD_BYTES];
-        source.read_exact(&mut head)?;
+        file.read_exact(&mut head)?;
         Ok(BlobReader {
             chunks: Chunks::of(&self.cipher, &context(shelf, space, name), &head)?,
-            source,
+            file,
             bytes,
             left: length - HEAD_BYTES as u64,
             ended: false,
@@ -112,12 +100,10 @@ impl Blobs {
 }
 
 impl BlobWriter {
-    /// How many bytes have been written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds a piece.
     pub fn write(&mut self, mut piece: &[u8]) -> Result<(), BlobError> {
         let (size, max) = (self.bytes + piece.len() as u64, self.blobs.bytes_max());
         if size > max {
@@ -148,7 +134,7 @@ impl BlobWriter {
     /// once is not more than the quota.
     fn draft(&mut self, bytes: u64) -> Result<(), BlobError> {
         let more = bytes.saturating_sub(self.drafted);
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         if known.drafted + more > sealed_bytes(self.blobs.quota_bytes) {
             return Err(BlobError::Full);
         }
@@ -160,7 +146,7 @@ impl BlobWriter {
     /// Makes room for all of it, now that it is to be kept; `false` if it is there already.
     fn make_room(&mut self, name: &str) -> Result<bool, BlobError> {
         let bytes = sealed_bytes(self.bytes);
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         self.blobs.prove(&mut known, self.shelf, &self.space, name)?;
         if known.renew(name) {
             return Ok(false);
@@ -182,14 +168,13 @@ impl BlobWriter {
         if !self.make_room(&name)? {
             return Ok(name);
         }
-        settle(&self.known)?;
         let context = context(self.shelf, &self.space, &name);
         let head = self.chunks.head(&self.blobs.cipher, &context)?;
         self.file.write_all_at(&head, 0)?;
         self.file.sync_all()?;
         fs::rename(&self.draft, self.folder.join(&name))?;
         File::open(&self.folder)?.sync_all()?;
-        lock(&self.known).add(&name, sealed_bytes(self.bytes), Place::File);
+        self.known.lock().add(&name, sealed_bytes(self.bytes));
         Ok(name)
     }
 }
@@ -198,31 +183,14 @@ impl Drop for BlobWriter {
     fn drop(&mut self) {
         // After a finish there is no such file any more; otherwise best effort, for the next start removes drafts as well.
         let _ = fs::remove_file(&self.draft);
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         known.coming -= self.coming;
         known.drafted -= self.drafted;
     }
 }
 
-/// Where a blob is read from.
-enum Source {
-    File(File),
-    /// What lay in a slot, read already.
-    Slot(Cursor<Vec<u8>>),
-}
-
-impl Source {
-    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        match self {
-            Source::File(file) => file.read_exact(bytes),
-            Source::Slot(sealed) => sealed.read_exact(bytes),
-        }
-    }
-}
-
-/// A blob that is being read.
 pub struct BlobReader {
-    source: Source,
+    file: File,
     chunks: Chunks,
     bytes: u64,
     left: u64,
@@ -248,7 +216,7 @@ impl BlobReader {
             return Ok(None);
         }
         let mut sealed = vec![0; self.left.min(SEALED_CHUNK_BYTES as u64) as usize];
-        match self.source.read_exact(&mut sealed) {
+        match self.file.read_exact(&mut sealed) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(BlobError::Damaged),
             read => read?,
         }

@@ -4,26 +4,25 @@
 use super::sealed::{CHUNK_BYTES, MARK, SEALED_CHUNK_BYTES};
 use super::*;
 
-const CONTENT: &[u8] = b"the canary sings at dawn";
+pub(super) const CONTENT: &[u8] = b"the canary sings at dawn";
 
-/// Too long for a slot.
-fn long() -> Vec<u8> {
+pub(super) fn long() -> Vec<u8> {
     CONTENT.repeat(300)
 }
 
-fn space(name: &str) -> SpaceId {
+pub(super) fn space(name: &str) -> SpaceId {
     name.parse().unwrap()
 }
 
-fn name(content: &[u8]) -> String {
+pub(super) fn name(content: &[u8]) -> String {
     Digest::of(content).hex()
 }
 
-fn blobs(root: &Path, quota_bytes: u64) -> Blobs {
+pub(super) fn blobs(root: &Path, quota_bytes: u64) -> Blobs {
     Blobs::new(root.to_owned(), &Zeroizing::new([7; 32]), quota_bytes)
 }
 
-fn files(root: &Path) -> Vec<PathBuf> {
+pub(super) fn files(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root).into_iter().flatten().map(Result::unwrap) {
         if entry.path().is_dir() {
@@ -98,7 +97,7 @@ fn a_blob_that_was_changed_or_moved_does_not_open() {
     let other = name(b"other");
     fs::copy(&path, path.with_file_name(&other)).unwrap();
     assert_eq!(
-        blobs.get(Shelf::Preimages, &home, &other),
+        self::blobs(folder.path(), 1 << 20).get(Shelf::Preimages, &home, &other),
         Err(BlobError::Damaged)
     );
     assert_eq!(
@@ -569,4 +568,91 @@ fn what_cannot_be_destroyed_is_no_longer_taken_for_a_blob() {
     assert_eq!(blobs.bytes(Shelf::Preimages, &space).unwrap(), 0);
     blobs.put(Shelf::Preimages, &space, &id, &content).unwrap();
     assert_eq!(blobs.get(Shelf::Preimages, &space, &id).unwrap(), content);
+}
+
+#[test]
+fn many_store_at_once_and_all_of_it_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let (store, home) = (blobs(root.path(), 1 << 20), space("shared:h"));
+    let put = |content: &[u8]| {
+        store
+            .put(Shelf::Preimages, &home, &name(content), content)
+            .unwrap();
+    };
+    let content = |thread: u8, number: u8| [[thread; 50], [number; 50]].concat();
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let (put, content) = (&put, &content);
+            scope.spawn(move || {
+                for number in 0..20 {
+                    put(&content(thread, number));
+                    // Every thread stores this one.
+                    put(&[number; 10]);
+                }
+            });
+        }
+    });
+    assert_eq!(files(root.path()).len(), 16 * 20 + 20);
+    let again = blobs(root.path(), 1 << 20);
+    for store in [&store, &again] {
+        let get = |content: &[u8]| store.get(Shelf::Preimages, &home, &name(content)).unwrap();
+        for (thread, number) in (0..16).flat_map(|thread| (0..20).map(move |number| (thread, number))) {
+            assert_eq!(get(&content(thread, number)), content(thread, number));
+            assert_eq!(get(&[number; 10]), [number; 10]);
+        }
+    }
+}
+
+#[test]
+fn whatever_is_stored_read_and_removed_at_once_nobody_reads_anything_else() {
+    let root = tempfile::tempdir().unwrap();
+    // Not room for all, so that they push each other out as well; but for what all of them may store at once.
+    let (store, home) = (blobs(root.path(), 6 * sealed_bytes(200)), space("shared:h"));
+    std::thread::scope(|scope| {
+        for thread in 0..6_u8 {
+            let (store, home) = (&store, &home);
+            scope.spawn(move || {
+                for round in 0..200_u8 {
+                    let content = [(round.wrapping_mul(7) ^ thread) % 8; 200];
+                    let id = name(&content);
+                    match (round ^ thread) % 3 {
+                        0 => store.put(Shelf::Preimages, home, &id, &content).unwrap(),
+                        1 => store.remove(Shelf::Preimages, home, &id).unwrap(),
+                        _ => match store.get(Shelf::Preimages, home, &id) {
+                            Ok(read) => assert_eq!(read, content),
+                            Err(error) => assert_eq!(error, BlobError::Gone),
+                        },
+                    }
+                }
+            });
+        }
+    });
+    let has = |store: &Blobs, number: u8| store.has(Shelf::Preimages, &home, &name(&[number; 200]));
+    let there: Vec<u8> = (0..8).filter(|number| has(&store, *number)).collect();
+    let again = blobs(root.path(), 1 << 20);
+    for number in 0..8 {
+        assert_eq!(has(&again, number), there.contains(&number), "{number}");
+    }
+    assert_eq!(files(root.path()).len(), there.len());
+    let bytes = again.bytes(Shelf::Preimages, &home).unwrap();
+    assert_eq!(bytes, there.len() as u64 * sealed_bytes(200));
+}
+
+#[test]
+fn a_full_disk_is_told_as_such_and_nothing_is_taken_for_stored() {
+    let root = tempfile::tempdir().unwrap();
+    let (store, home, id) = (blobs(root.path(), 1 << 20), space("shared:h"), name(CONTENT));
+    assert_eq!(store.bytes(Shelf::Preimages, &home), Ok(0));
+    // In the place of the next draft, since a blob of this name seems to be there.
+    let place = store.folder(Shelf::Preimages, &home);
+    fs::write(place.join(&id), b"").unwrap();
+    let full = |number: u64| place.join(format!("{DRAFT}{id}-{number}"));
+    (0..4_000).for_each(|number| std::os::unix::fs::symlink("/dev/full", full(number)).unwrap());
+    let put = || store.put(Shelf::Preimages, &home, &id, CONTENT);
+    assert_eq!(put(), Err(BlobError::Full));
+    assert!(!store.has(Shelf::Preimages, &home, &id));
+    assert_eq!(store.bytes(Shelf::Preimages, &home), Ok(0));
+    (0..4_000).for_each(|number| drop(fs::remove_file(full(number))));
+    put().unwrap();
+    assert_eq!(store.get(Shelf::Preimages, &home, &id).unwrap(), CONTENT);
 }

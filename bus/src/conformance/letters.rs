@@ -187,7 +187,6 @@ fn listed(bench: &mut Bench<'_>) {
     assert_eq!(all(Some("none")), [0; 0]);
 }
 
-/// Ends an action with an error and a dead letter.
 fn fail(bench: &Bench<'_>, id: &str, code: &str, detail: &str) {
     let mut done = completion(&claim(id, id, "p"), Status::Error, None);
     done.letter = Some(NewLetter {

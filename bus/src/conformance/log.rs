@@ -149,7 +149,6 @@ fn proofs_after_retention(bench: &mut Bench<'_>) {
     }
 }
 
-/// Which entries have a body.
 fn bodies(bench: &Bench<'_>) -> Vec<u64> {
     let entries = bench.store.log_entries(0, 100).unwrap();
     let there = entries.iter().filter(|entry| entry.body.is_some());

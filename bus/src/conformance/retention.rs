@@ -70,7 +70,6 @@ pub fn retain_all(store: &dyn Store, retention: &Retention) -> Retained {
     panic!("retention does not come to an end");
 }
 
-/// Carries out an action.
 fn exec(store: &dyn Store, name: &str) {
     let claim = claim(name, name, "p");
     let ClaimAnswer::New { fence } = store.claim(claim.clone()).wait().unwrap() else {

@@ -120,7 +120,7 @@ fn bounded_reads(bench: &mut Bench<'_>) {
     let page = bench.store.read(&t, 0, usize::MAX).unwrap();
     assert_eq!(
         (page.events.len(), page.next, page.end),
-        (PAGE_ITEMS_MAX.get(), 1000, 1200)
+        (PAGE_ITEMS_MAX, 1000, 1200)
     );
     let rest = bench.store.read(&t, page.next, usize::MAX).unwrap();
     assert_eq!((rest.events.len(), rest.next), (200, 1200));

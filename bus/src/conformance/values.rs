@@ -12,42 +12,34 @@ use crate::types::families::{Change, EntryChange, Expect, Swap};
 use crate::types::letters::NewLetter;
 use crate::types::receipts::{Completion, NewReceipt};
 
-/// A topic.
 pub fn topic(name: &str) -> TopicName {
     TopicName::new(name).unwrap()
 }
 
-/// A group.
 pub fn group(name: &str) -> GroupName {
     GroupName::new(name).unwrap()
 }
 
-/// A family.
 pub fn family(name: &str) -> FamilyName {
     FamilyName::new(name).unwrap()
 }
 
-/// A resource.
 pub fn resource(name: &str) -> ResourceName {
     ResourceName::new(name).unwrap()
 }
 
-/// An action.
 pub fn action(name: &str) -> ActionId {
     ActionId::new(name).unwrap()
 }
 
-/// A receipt's id.
 pub fn receipt_id(name: &str) -> ReceiptId {
     ReceiptId::new(name).unwrap()
 }
 
-/// A space.
 pub fn space(name: &str) -> SpaceId {
     SpaceId::new(name).unwrap()
 }
 
-/// A key.
 pub fn key(name: &str) -> IdempotencyKey {
     IdempotencyKey::new(name).unwrap()
 }
@@ -77,7 +69,6 @@ pub fn sealed_event(id: &str, about: &str, body: &[u8]) -> NewEvent {
     }
 }
 
-/// Who asks for all of these.
 pub fn asker() -> Asker {
     Asker {
         space: space("shared:test"),

@@ -1,31 +1,24 @@
 //! Claims.
 
-use effectd_contracts::{ActionId, Digest, SpaceId};
+use effectd_contracts::{ActionId, Digest};
 
+use super::Desk;
 use super::groups::Grant;
 use super::topics::index_damaged;
-use super::{Desk, DraftEvent};
 use crate::codec::Hash16;
 use crate::error::StoreError;
 use crate::fold::OpenClaim;
 use crate::keys::{self, Disturbance, Resolution};
 use crate::limits::CLAIMS_OPEN_MAX;
 use crate::names::{GroupName, TopicName};
-use crate::record::{ClaimRecord, Payload, Record};
+use crate::record::{ClaimRecord, EventRecord, Record};
 use crate::types::claims::{Admitted, ConflictOf, Fence};
 
-/// A claim with its intent sealed.
 pub(crate) struct DraftClaim {
-    pub(crate) action_id: ActionId,
-    pub(crate) action_digest: Digest,
-    pub(crate) space: SpaceId,
-    pub(crate) key: Option<Hash16>,
-    pub(crate) params_digest: Digest,
-    pub(crate) intent: Payload,
-    pub(crate) resources: Vec<Hash16>,
+    /// With the fence still to be decided.
+    pub(crate) record: ClaimRecord,
     /// Hashes of what the key depends on and of all that it lies beneath.
     pub(crate) above: Vec<Hash16>,
-    /// Its hash in the log.
     pub(crate) leaf: Digest,
 }
 
@@ -62,7 +55,7 @@ impl Desk<'_> {
         topic: &TopicName,
         group: &GroupName,
         ttl: std::time::Duration,
-        event: DraftEvent,
+        event: EventRecord,
         claim: DraftClaim,
     ) -> Result<Admittance, StoreError> {
         if let Some(verdict) = self.judge(&claim)? {
@@ -79,7 +72,7 @@ impl Desk<'_> {
         let known = self.fold.groups.get(&(topic.clone(), group.clone()));
         let begin = self.fold.begin(topic);
         if known.map_or(
-            next >= begin.saturating_add(crate::limits::GROUP_WINDOW_MAX.get()),
+            next >= begin.saturating_add(crate::limits::GROUP_WINDOW_MAX),
             |group| group.beyond_window(next),
         ) {
             return Err(StoreError::Overloaded {
@@ -101,9 +94,9 @@ impl Desk<'_> {
 
     /// What stands against a claim; `None` if nothing does.
     fn judge(&self, claim: &DraftClaim) -> Result<Option<Verdict>, StoreError> {
-        let action = keys::action_hash(claim.action_id.as_str());
+        let action = keys::action_hash(claim.record.action_id.as_str());
         if let Some(known) = self.resolution(&keys::action(action))? {
-            return Ok(Some(if known.digest == claim.action_digest {
+            return Ok(Some(if known.digest == claim.record.action_digest {
                 Verdict::Done {
                     ordinal: known.ordinal,
                 }
@@ -114,7 +107,7 @@ impl Desk<'_> {
             }));
         }
         if let Some((fence, open)) = self.fold.claim_of(action) {
-            return Ok(Some(if open.action_digest == claim.action_digest {
+            return Ok(Some(if open.action_digest == claim.record.action_digest {
                 Verdict::OwnIntent {
                     fence,
                     claim: Box::new(open.clone()),
@@ -125,12 +118,13 @@ impl Desk<'_> {
                 }
             }));
         }
-        if let Some(key) = claim.key
+        if let Some(key) = claim.record.key
             && let Some(verdict) = self.judge_key(key, claim)?
         {
             return Ok(Some(verdict));
         }
         let busy = claim
+            .record
             .resources
             .iter()
             .find_map(|resource| self.fold.claim_on_resource(*resource));
@@ -140,7 +134,7 @@ impl Desk<'_> {
     }
 
     fn judge_key(&self, key: Hash16, claim: &DraftClaim) -> Result<Option<Verdict>, StoreError> {
-        let params = &claim.params_digest;
+        let params = &claim.record.params_digest;
         let conflict = Some(Verdict::Conflict {
             what: ConflictOf::Key,
         });
@@ -195,8 +189,8 @@ impl Desk<'_> {
 
     fn check_claim(&self, claim: &DraftClaim) -> Result<(), StoreError> {
         self.admit_new_work()?;
-        self.check_epoch(&claim.intent)?;
-        if self.fold.claims().len() >= CLAIMS_OPEN_MAX.get() {
+        self.check_epoch(&claim.record.intent)?;
+        if self.fold.claims().len() >= CLAIMS_OPEN_MAX {
             return Err(StoreError::Overloaded {
                 what: "too many claims are open",
             });
@@ -204,19 +198,9 @@ impl Desk<'_> {
         Ok(())
     }
 
-    fn open(&mut self, claim: DraftClaim) -> Result<Fence, StoreError> {
+    fn open(&mut self, DraftClaim { record, leaf, .. }: DraftClaim) -> Result<Fence, StoreError> {
         let fence = self.fold.next_fence;
-        let record = Record::Claimed(ClaimRecord {
-            action_id: claim.action_id,
-            action_digest: claim.action_digest,
-            space: claim.space,
-            key: claim.key,
-            params_digest: claim.params_digest,
-            resources: claim.resources,
-            fence,
-            intent: claim.intent,
-        });
-        self.emit_logged(record, Some(claim.leaf))?;
+        self.emit_logged(Record::Claimed(ClaimRecord { fence, ..record }), Some(leaf))?;
         Ok(Fence(fence))
     }
 

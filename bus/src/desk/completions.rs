@@ -2,29 +2,27 @@
 
 use effectd_contracts::{ActionId, Digest};
 
+use super::Desk;
 use super::groups::letter_context;
 use super::topics::index_damaged;
-use super::{Desk, DraftEvent};
 use crate::codec::Hash16;
 use crate::error::StoreError;
 use crate::fingerprint::fingerprint;
 use crate::keys::{self, ReceiptAt};
 use crate::names::TopicName;
-use crate::record::{Blob, LetterRecord, ReceiptRecord, Record};
+use crate::record::{EventRecord, LetterRecord, ReceiptRecord, Record};
 use crate::types::claims::Fence;
 use crate::types::groups::LeaseId;
 use crate::types::letters::NewLetter;
-use crate::types::receipts::{Committed, NewReceipt};
+use crate::types::receipts::Committed;
 use crate::vault::Kind;
 
 /// A completion with its events sealed and its hashes taken.
 pub(crate) struct DraftCompletion {
-    pub(crate) receipt: NewReceipt,
-    pub(crate) body_hash: Hash16,
-    /// Its hash in the log.
+    /// With the ordinal still to be decided.
+    pub(crate) receipt: ReceiptRecord,
     pub(crate) leaf: Digest,
-    pub(crate) key: Option<Hash16>,
-    pub(crate) events: Vec<(TopicName, DraftEvent)>,
+    pub(crate) events: Vec<(TopicName, EventRecord)>,
     pub(crate) fence: Option<Fence>,
     pub(crate) leases: Vec<LeaseId>,
     pub(crate) letter: Option<NewLetter>,
@@ -39,7 +37,7 @@ impl Desk<'_> {
     pub(crate) fn commit(&mut self, draft: DraftCompletion) -> Result<Committed, StoreError> {
         let receipt_id = draft.receipt.receipt_id.clone();
         if let Some(known) = self.receipt_at(receipt_id.as_str())? {
-            if known.body != draft.body_hash {
+            if known.body != draft.receipt.body_hash {
                 return Err(StoreError::Conflict {
                     what: "the receipt id",
                 });
@@ -57,9 +55,7 @@ impl Desk<'_> {
         let overtaken = self.is_overtaken(&draft)?;
         let DraftCompletion {
             receipt,
-            body_hash,
             leaf,
-            key,
             events,
             leases,
             letter,
@@ -69,21 +65,7 @@ impl Desk<'_> {
             ..
         } = draft;
         let attributes = (receipt.action_id.clone(), receipt_id.clone());
-        let record = Record::Completed(ReceiptRecord {
-            ordinal,
-            receipt_id: receipt.receipt_id,
-            action_id: receipt.action_id,
-            action_digest: receipt.action_digest,
-            tool_id: receipt.tool_id,
-            subject_id: receipt.subject_id,
-            space_id: receipt.space_id,
-            status: receipt.status,
-            key,
-            params_digest: receipt.params_digest,
-            time_ms: receipt.time.as_millisecond(),
-            body_hash,
-            body: Blob::Draft(receipt.body),
-        });
+        let record = Record::Completed(ReceiptRecord { ordinal, ..receipt });
         self.emit_logged(record, Some(leaf))?;
         if !disturbed.is_empty() {
             self.emit(Record::Disturbed {

@@ -1,12 +1,12 @@
 //! Compare-and-swap on families.
 
+use super::Desk;
 use super::topics::index_damaged;
-use super::{Desk, DraftEvent};
 use crate::error::StoreError;
 use crate::keys::{self, EntryAt};
 use crate::limits::FAMILY_ENTRIES_MAX;
 use crate::names::{FamilyName, TopicName};
-use crate::record::{Payload, Record};
+use crate::record::{EventRecord, Payload, Record};
 use crate::types::families::{Changed, Expect};
 use crate::types::groups::LeaseId;
 
@@ -18,11 +18,10 @@ pub(crate) struct DraftSwap {
     pub(crate) value: Option<Payload>,
 }
 
-/// A change with everything sealed.
 pub(crate) struct DraftChange {
     pub(crate) swaps: Vec<DraftSwap>,
     pub(crate) leases: Vec<LeaseId>,
-    pub(crate) events: Vec<(TopicName, DraftEvent)>,
+    pub(crate) events: Vec<(TopicName, EventRecord)>,
 }
 
 impl Desk<'_> {
@@ -81,11 +80,11 @@ impl Desk<'_> {
         let size = usize::try_from(self.fold.entries)
             .unwrap_or(usize::MAX)
             .saturating_add(created);
-        if created > 0 && size > FAMILY_ENTRIES_MAX.get() {
+        if created > 0 && size > FAMILY_ENTRIES_MAX {
             return Err(StoreError::TooLarge {
                 what: "number of entries",
                 size,
-                max: FAMILY_ENTRIES_MAX.get(),
+                max: FAMILY_ENTRIES_MAX,
             });
         }
         Ok(versions)

@@ -108,11 +108,11 @@ impl Desk<'_> {
     /// Whether the group exists or may be made.
     pub(crate) fn check_group(&self, topic: &TopicName, group: &GroupName) -> Result<(), StoreError> {
         let known = self.fold.groups.contains_key(&(topic.clone(), group.clone()));
-        if !known && self.fold.groups.len() >= GROUPS_MAX.get() {
+        if !known && self.fold.groups.len() >= GROUPS_MAX {
             return Err(StoreError::TooLarge {
                 what: "number of groups",
-                size: GROUPS_MAX.get() + 1,
-                max: GROUPS_MAX.get(),
+                size: GROUPS_MAX + 1,
+                max: GROUPS_MAX,
             });
         }
         Ok(())
@@ -211,7 +211,6 @@ impl Desk<'_> {
         self.seal(Kind::Tries, context, &bytes).map(Some)
     }
 
-    /// Writes that an event is done for its group.
     pub(crate) fn finish(&mut self, (topic, group, offset): &LeaseOf) -> Result<(), StoreError> {
         let (topic, group, offset) = (topic.clone(), group.clone(), *offset);
         self.emit(Record::Settled(SettledRecord {

@@ -1,16 +1,16 @@
 //! What becomes of dead letters.
 
+use super::Desk;
 use super::topics::index_damaged;
-use super::{Desk, DraftEvent};
 use crate::error::StoreError;
 use crate::keys::{self, LetterAt};
-use crate::record::{LetterRecord, Record};
+use crate::record::{EventRecord, LetterRecord, Record};
 use crate::types::letters::Requeued;
 
 impl Desk<'_> {
     /// Publishes a dead letter again, on its topic, as an event that the caller made of it. Its action may have another
     /// receipt from then on; the failing one stays, under its id.
-    pub(crate) fn requeue(&mut self, letter: u64, event: DraftEvent) -> Result<Requeued, StoreError> {
+    pub(crate) fn requeue(&mut self, letter: u64, event: EventRecord) -> Result<Requeued, StoreError> {
         let Some(record) = self.letter_record(letter)? else {
             return if letter < self.fold.next_letter {
                 Ok(Requeued::Gone)

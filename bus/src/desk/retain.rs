@@ -209,7 +209,12 @@ impl Desk<'_> {
                 body: self.as_it_is(body)?,
                 ..event
             };
-            self.emit(Record::EventMoved { at_ms, event })?;
+            self.emit(Record::EventMoved {
+                at_ms,
+                topic: topic.clone(),
+                offset,
+                event,
+            })?;
             done.moved += 1;
         }
         Ok(done)

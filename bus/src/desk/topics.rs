@@ -1,6 +1,6 @@
 //! Publishing.
 
-use effectd_contracts::{ActionId, EventId, TraceId};
+use effectd_contracts::EventId;
 
 use super::Desk;
 use crate::codec::Malformed;
@@ -9,23 +9,14 @@ use crate::journal::ADVICE;
 use crate::keys;
 use crate::limits::TOPICS_MAX;
 use crate::names::TopicName;
-use crate::record::{EventRecord, Payload, Record};
+use crate::record::{EventRecord, Record};
 use crate::types::events::Published;
-
-/// An event with its body sealed, if it is to be sealed.
-pub(crate) struct DraftEvent {
-    pub(crate) event_id: EventId,
-    pub(crate) time_ms: i64,
-    pub(crate) trace_id: TraceId,
-    pub(crate) action_id: Option<ActionId>,
-    pub(crate) body: Payload,
-}
 
 impl Desk<'_> {
     pub(crate) fn publish(
         &mut self,
         topic: &TopicName,
-        events: Vec<DraftEvent>,
+        events: Vec<EventRecord>,
     ) -> Result<Vec<Published>, StoreError> {
         self.admit_new_work()?;
         self.check_topic(topic)?;
@@ -40,17 +31,16 @@ impl Desk<'_> {
 
     /// Whether the topic exists or may be made.
     pub(crate) fn check_topic(&self, topic: &TopicName) -> Result<(), StoreError> {
-        if !self.fold.topics.contains_key(topic) && self.fold.topics.len() >= TOPICS_MAX.get() {
+        if !self.fold.topics.contains_key(topic) && self.fold.topics.len() >= TOPICS_MAX {
             return Err(StoreError::TooLarge {
                 what: "number of topics",
-                size: TOPICS_MAX.get() + 1,
-                max: TOPICS_MAX.get(),
+                size: TOPICS_MAX + 1,
+                max: TOPICS_MAX,
             });
         }
         Ok(())
     }
 
-    /// The offset under which an event's id was published.
     pub(crate) fn published_at(&self, topic: &TopicName, id: &EventId) -> Result<Option<u64>, StoreError> {
         let found = self.view().get(&keys::event(topic, id))?;
         let found = found.map(|bytes| keys::read_event_value(&bytes)).transpose();
@@ -61,7 +51,7 @@ impl Desk<'_> {
     }
 
     /// Appends one event unless its id is there already. Everything that can be refused was checked before.
-    pub(crate) fn append(&mut self, topic: &TopicName, event: DraftEvent) -> Result<Published, StoreError> {
+    pub(crate) fn append(&mut self, topic: &TopicName, event: EventRecord) -> Result<Published, StoreError> {
         if let Some(offset) = self.published_at(topic, &event.event_id)? {
             return Ok(Published {
                 offset,
@@ -69,23 +59,8 @@ impl Desk<'_> {
             });
         }
         let offset = self.fold.end(topic);
-        let DraftEvent {
-            event_id,
-            time_ms,
-            trace_id,
-            action_id,
-            body,
-        } = event;
         let topic = topic.clone();
-        self.emit(Record::Published(EventRecord {
-            topic,
-            offset,
-            event_id,
-            time_ms,
-            trace_id,
-            action_id,
-            body,
-        }))?;
+        self.emit(Record::Published { topic, offset, event })?;
         Ok(Published {
             offset,
             duplicate: false,

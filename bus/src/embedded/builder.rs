@@ -23,7 +23,6 @@ const WRITE_BYTES: usize = 256 << 10;
 /// journal for long.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 
-/// Where a run lies.
 pub(super) fn run_path(dir: &Path, id: u64) -> PathBuf {
     dir.join(format!("run-{id:016x}"))
 }

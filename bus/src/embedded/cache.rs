@@ -5,7 +5,8 @@
 //! the time, and there is no list to keep in order.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::chunk::Chunk;
 
@@ -46,7 +47,7 @@ impl Cache {
     }
 
     pub(super) fn get(&self, name: Name) -> Option<Chunk> {
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks = self.chunks.lock();
         if let Some(found) = chunks.young.get(&name) {
             return Some(found.clone());
         }
@@ -56,13 +57,12 @@ impl Cache {
     }
 
     pub(super) fn put(&self, name: Name, chunk: &Chunk) {
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks = self.chunks.lock();
         chunks.insert(name, chunk.clone(), self.bytes_max);
     }
 
-    /// Forgets the chunks of a run that is no more.
     pub(super) fn forget(&self, run: u64) {
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks = self.chunks.lock();
         chunks.old.retain(|(of, _), _| *of != run);
         chunks.young.retain(|(of, _), _| *of != run);
         chunks.young_bytes = chunks.young.values().map(Chunk::bytes).sum();
@@ -81,7 +81,7 @@ mod tests {
         for n in 0..1_000 {
             cache.put((1, n), &chunk);
             assert!(cache.get((1, 0)).is_some(), "{n}");
-            let chunks = cache.chunks.lock().unwrap();
+            let chunks = cache.chunks.lock();
             let held = chunks.young.len() + chunks.old.len();
             assert!(held <= 21, "{held}");
         }

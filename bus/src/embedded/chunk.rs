@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::damaged;
-use crate::codec::{Malformed, Reader};
+use crate::codec::{Malformed, decode_first};
 use crate::error::StoreError;
 use crate::table::Cell;
 
@@ -29,7 +29,6 @@ fn checksum((run, number): (u64, u32), rest: &[u8]) -> [u8; 4] {
     hasher.finalize().to_be_bytes()
 }
 
-/// The bytes of a chunk.
 pub(super) fn encode(name: (u64, u32), starts: &[u8], entries: &[u8], out: &mut Vec<u8>) {
     let begin = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -71,40 +70,37 @@ impl Chunk {
         }
     }
 
-    /// What it takes in memory.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    fn entry(&self, nth: usize) -> Result<Reader<'_>, StoreError> {
+    /// All from an entry's first byte on.
+    fn entry(&self, nth: usize) -> Result<&[u8], StoreError> {
         let at = FIXED_BYTES + nth * 2;
         let start = usize::from(u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]));
         let entry = self.bytes.get(FIXED_BYTES + self.count * 2 + start..);
-        Ok(Reader::new(
-            entry.ok_or_else(|| damaged("an entry outside its chunk"))?,
-            0,
-        ))
+        entry.ok_or_else(|| damaged("an entry outside its chunk"))
     }
 
-    /// Where an entry's key lies.
+    fn key_and_rest(&self, nth: usize) -> Result<(&[u8], &[u8]), StoreError> {
+        decode_first(self.entry(nth)?).map_err(malformed)
+    }
+
     pub(super) fn key_range(&self, nth: usize) -> Result<Range<usize>, StoreError> {
-        let mut reader = self.entry(nth)?;
-        let start = self.bytes.len() - reader.left();
-        let span = reader.span().map_err(malformed)?;
-        let start = start + span.at as usize;
-        Ok(start..start + span.len as usize)
+        let (key, rest) = self.key_and_rest(nth)?;
+        let end = self.bytes.len() - rest.len();
+        Ok(end - key.len()..end)
     }
 
-    /// A key, by its range.
     pub(super) fn at(&self, key: &Range<usize>) -> &[u8] {
         &self.bytes[key.clone()]
     }
 
     /// A whole entry as it was written, and whether it says that its key is gone.
     pub(super) fn raw(&self, nth: usize, key: &Range<usize>) -> Result<(&[u8], bool), StoreError> {
-        let start = self.bytes.len() - self.entry(nth)?.left();
+        let start = self.bytes.len() - self.entry(nth)?.len();
         let end = if nth + 1 < self.count {
-            self.bytes.len() - self.entry(nth + 1)?.left()
+            self.bytes.len() - self.entry(nth + 1)?.len()
         } else {
             self.bytes.len()
         };
@@ -114,17 +110,19 @@ impl Chunk {
     }
 
     pub(super) fn key(&self, nth: usize) -> Result<&[u8], StoreError> {
-        self.entry(nth)?.bytes().map_err(malformed)
+        Ok(self.key_and_rest(nth)?.0)
     }
 
     pub(super) fn cell(&self, nth: usize) -> Result<Cell, StoreError> {
-        let mut reader = self.entry(nth)?;
-        reader.bytes().map_err(malformed)?;
-        match reader.u8().map_err(malformed)? {
-            DELETE => Ok(Cell::Delete),
-            PUT => Ok(Cell::Put(reader.bytes().map_err(malformed)?.to_vec())),
-            UNION => Ok(Cell::Union(reader.bytes().map_err(malformed)?.to_vec())),
-            3..=u8::MAX => Err(damaged("an entry of no known kind")),
+        let value = |rest| {
+            let (value, _): (&[u8], _) = decode_first(rest).map_err(malformed)?;
+            Ok(value.to_vec())
+        };
+        match self.key_and_rest(nth)?.1.split_first() {
+            Some((&DELETE, _)) => Ok(Cell::Delete),
+            Some((&PUT, rest)) => value(rest).map(Cell::Put),
+            Some((&UNION, rest)) => value(rest).map(Cell::Union),
+            Some(_) | None => Err(damaged("an entry of no known kind")),
         }
     }
 

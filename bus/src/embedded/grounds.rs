@@ -14,7 +14,7 @@ use crate::vault::keyring::{failed, name, sync_dir, write_new};
 const IN_FORCE: &str = "ground";
 const STAGED: &str = "staged";
 
-fn path(directory: &Path, first: u64, ending: &str) -> PathBuf {
+pub(super) fn path(directory: &Path, first: u64, ending: &str) -> PathBuf {
     directory.join(format!("{first:020}.{ending}"))
 }
 
@@ -37,6 +37,11 @@ pub(super) fn read(directory: &Path, first: u64) -> Result<Vec<u8>, StoreError> 
 
 pub(super) fn stage(directory: &Path, first: u64, bytes: &[u8]) -> Result<(), StoreError> {
     write_new(&path(directory, first, STAGED), bytes)
+}
+
+/// What a journal that is written anew begins on.
+pub(super) fn begin(directory: &Path, first: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    write_new(&path(directory, first, IN_FORCE), bytes)
 }
 
 /// From now on the journal begins with this block.
@@ -66,7 +71,8 @@ pub(super) fn tidy(directory: &Path, first: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn all(directory: &Path, ending: &str) -> Result<Vec<u64>, StoreError> {
+/// The blocks that files with this ending are named after.
+pub(super) fn all(directory: &Path, ending: &str) -> Result<Vec<u64>, StoreError> {
     let at_path = |error: std::io::Error| failed(directory, &error);
     let mut blocks = Vec::new();
     for entry in fs::read_dir(directory).map_err(at_path)? {

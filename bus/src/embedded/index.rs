@@ -7,8 +7,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use super::builder::{Builder, run_path};
 use super::cache::Cache;
@@ -89,11 +91,11 @@ impl FileIndex {
     }
 
     fn runs(&self) -> RwLockReadGuard<'_, Vec<Arc<Run>>> {
-        self.runs.read().unwrap_or_else(PoisonError::into_inner)
+        self.runs.read()
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        self.work.lock()
     }
 
     /// Makes these the runs, on disk, then for readers.
@@ -107,7 +109,7 @@ impl FileIndex {
             vouch: work.vouch.clone(),
         };
         manifest.replace(&self.dir)?;
-        *self.runs.write().unwrap_or_else(PoisonError::into_inner) = runs;
+        *self.runs.write() = runs;
         Ok(())
     }
 

@@ -7,21 +7,28 @@
 //! journal of large blocks is written four times over. So keys are made some blocks ahead, with empty values, while
 //! dividing their pages costs nothing; a chunk then replaces an empty value, and only the chunk is written. An empty
 //! value is no chunk.
+//!
+//! sled gives no room back to the disk. So when at least a third of the blocks of a database are gone, those that are
+//! left are written forward into a new one: most of them by the thread that stages the new ground, those that were written
+//! meanwhile by the writer when it shortens the journal. A database lies in `<first block>.db`. The rename that puts the
+//! ground in force puts the database of the same block in force: the latest one that does not begin after the ground.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
+
 use super::guard::{bounded, guarded};
-use super::{EmbeddedConfig, grounds};
+use super::{EmbeddedConfig, grounds, released, remove, sync_tree};
 use crate::codec::Span;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::journal::{ADVICE, Journal, missing};
 use crate::limits::CHUNK_BYTES_MAX;
-use crate::vault::keyring::{failed, sync_dir};
+use crate::vault::keyring::{failed, private_dir, sync_dir};
 
 /// Fixed when a database is made, and large enough for a page of chunks.
 const SEGMENT_BYTES: usize = 2 << 20;
@@ -44,20 +51,44 @@ pub enum Durability {
     /// `fdatasync` after every block.
     #[default]
     Synced,
-    /// Only sled's own flush, which does not survive power loss. For the test that shows it.
-    #[cfg(feature = "failpoints")]
-    FlushedOnly,
+    /// Nothing, so that it does not survive power loss: for a copy that is synced as a whole at its end, and for the test that
+    /// shows why.
+    Unsynced,
 }
+
+pub(super) fn directory(state: &Path) -> PathBuf {
+    state.join("journal").join("sled")
+}
+
+/// The file with the blocks of each database, the latest last.
+pub(super) fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut all = grounds::all(directory, DATABASE)?;
+    all.sort_unstable();
+    let file = |begin| grounds::path(directory, begin, DATABASE).join("db");
+    Ok(all.into_iter().map(file).collect())
+}
+
+const DATABASE: &str = "db";
 
 pub(crate) struct SledJournal {
     directory: PathBuf,
+    config: EmbeddedConfig,
     /// The first block that counts.
     first: AtomicU64,
+    /// The last block; 0 while there is none.
+    last: AtomicU64,
+    database: RwLock<Arc<Database>>,
+    /// A database that begins with a block whose ground is staged, and the first block that is not in it yet.
+    forward: Mutex<Option<(Database, u64)>>,
+}
+
+struct Database {
+    path: PathBuf,
+    /// The first block when it was made.
+    begin: u64,
     db: sled::Db,
     file: File,
     durability: Durability,
-    /// The last block; 0 while there is none.
-    last: AtomicU64,
     ahead: Mutex<Ahead>,
     /// Where a chunk is put together, kept so that its memory is used again.
     scratch: Mutex<Vec<u8>>,
@@ -75,16 +106,110 @@ struct Ahead {
 impl SledJournal {
     /// Opens the journal, or says that it cannot be opened, in a time that is bounded by its size.
     pub(crate) fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
-        let file = config.state.join("journal").join("db");
-        let bytes = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+        let directory = directory(&config.state);
+        private_dir(&directory)?;
+        let sizes = files(&directory)?
+            .into_iter()
+            .filter_map(|file| std::fs::metadata(file).ok());
+        let bytes: u64 = sizes.map(|metadata| metadata.len()).sum();
         let max = config.journal_open_max + Duration::from_secs(bytes / OPEN_BYTES_PER_SECOND);
         let config = config.clone();
-        bounded("opening the journal", max, move || Self::open_now(&config))
+        bounded("opening the journal", max, move || {
+            Self::open_now(directory, config)
+        })
     }
 
-    fn open_now(config: &EmbeddedConfig) -> Result<Self, StoreError> {
+    fn open_now(directory: PathBuf, config: EmbeddedConfig) -> Result<Self, StoreError> {
         failpoint::hit("journal.opening");
-        let path = config.state.join("journal");
+        let first = grounds::in_force(&directory)?.unwrap_or(1);
+        let all = grounds::all(&directory, DATABASE)?;
+        let begin = all.iter().copied().filter(|begin| *begin <= first).max();
+        let begin = match begin {
+            Some(begin) => begin,
+            None if all.is_empty() => first,
+            None => return Err(missing(first)),
+        };
+        let database = Database::open(&directory, begin, &config)?;
+        // Only whoever has the one in force open knows that nobody writes to the others.
+        drop_others(&directory, begin)?;
+        let last = database.find_last()?;
+        database.sync()?;
+        sync_dir(&database.path)?;
+        sync_dir(&directory)?;
+        sync_dir(&config.state.join("journal"))?;
+        sync_dir(&config.state)?;
+        let last = database.drop_torn_tail(last)?;
+        let journal = SledJournal {
+            first: AtomicU64::new(first),
+            last: AtomicU64::new(last),
+            database: RwLock::new(Arc::new(database)),
+            forward: Mutex::default(),
+            directory,
+            config,
+        };
+        // What was let go when the process ended, and is still there.
+        journal.drop_before(first)?;
+        grounds::tidy(&journal.directory, first)?;
+        Ok(journal)
+    }
+
+    fn database(&self) -> Arc<Database> {
+        self.database.read().clone()
+    }
+
+    /// Whether at least a third of the database's blocks are gone when the journal begins with this one. So a block that goes
+    /// costs at most two that are written again.
+    fn is_worth_a_new_database(&self, seq: u64) -> bool {
+        let left = (self.last.load(Ordering::Acquire) + 1).saturating_sub(seq);
+        (seq - self.database().begin) * 2 >= left
+    }
+
+    /// Whether a second database would take the room in which work that was begun is recorded.
+    fn has_no_room_for_another(&self) -> bool {
+        let size = std::fs::metadata(self.database().path.join("db")).map_or(0, |file| file.len());
+        let needed = self.config.disk_free_bytes_min.saturating_add(size);
+        super::refusal(&self.config.state, needed).is_some()
+    }
+
+    /// Writes the blocks that a new database does not have yet into it.
+    fn write_forward(&self, (new, next): &mut (Database, u64)) -> Result<(), StoreError> {
+        while *next <= self.last.load(Ordering::Acquire) {
+            new.put(*next, &self.block(*next)?)?;
+            *next += 1;
+        }
+        new.sync()
+    }
+
+    /// Removes the blocks before this one, which count no longer.
+    fn drop_before(&self, seq: u64) -> Result<(), StoreError> {
+        let database = self.database();
+        while let Some((first, last)) = self.bounds()?
+            && first < seq
+        {
+            database.remove(first)?;
+            if first == last {
+                self.last.store(0, Ordering::Release);
+            }
+        }
+        database.sync()
+    }
+}
+
+/// Removes every database but one: they were not finished, or are no longer used.
+fn drop_others(directory: &Path, used: u64) -> Result<(), StoreError> {
+    for begin in grounds::all(directory, DATABASE)? {
+        if begin != used {
+            remove(&grounds::path(directory, begin, DATABASE))?;
+        }
+    }
+    Ok(())
+}
+
+impl Database {
+    fn open(directory: &Path, begin: u64, config: &EmbeddedConfig) -> Result<Self, StoreError> {
+        let path = grounds::path(directory, begin, DATABASE);
+        let is_new = !path.exists();
+        private_dir(&path)?;
         let db = guarded("opening the journal", || {
             sled::Config::default()
                 .path(&path)
@@ -94,27 +219,19 @@ impl SledJournal {
                 .flush_every_ms(None)
                 .open()
         })?;
-        let file = File::open(path.join("db")).map_err(|error| failed(&path, &error))?;
-        let first = grounds::in_force(&path)?.unwrap_or(1);
-        let journal = SledJournal {
-            directory: path.clone(),
-            first: AtomicU64::new(first),
+        if is_new {
+            sync_tree(&path)?;
+            sync_dir(directory)?;
+        }
+        Ok(Database {
+            begin,
             db,
-            file,
+            file: File::open(path.join("db")).map_err(|error| failed(&path, &error))?,
+            path,
             durability: config.durability,
-            last: AtomicU64::new(0),
             ahead: Mutex::default(),
             scratch: Mutex::default(),
-        };
-        journal.find_last()?;
-        journal.sync()?;
-        sync_dir(&path)?;
-        sync_dir(&config.state)?;
-        journal.drop_torn_tail()?;
-        // What was let go when the process ended, and is still there.
-        journal.drop_before(first)?;
-        grounds::tidy(&path, first)?;
-        Ok(journal)
+        })
     }
 
     fn sync(&self) -> Result<(), StoreError> {
@@ -125,13 +242,12 @@ impl SledJournal {
                 .file
                 .sync_data()
                 .map_err(|error| failed("the journal's sync".as_ref(), &error)),
-            #[cfg(feature = "failpoints")]
-            Durability::FlushedOnly => Ok(()),
+            Durability::Unsynced => Ok(()),
         }
     }
 
-    /// Finds the last block, which empty values may follow.
-    fn find_last(&self) -> Result<(), StoreError> {
+    /// The last block, which empty values may follow; 0 if there is none.
+    fn find_last(&self) -> Result<u64, StoreError> {
         let last = guarded("reading the journal", || {
             let mut items = self.db.iter().rev();
             items
@@ -142,14 +258,25 @@ impl SledJournal {
                 })
                 .transpose()
         })?;
-        let last = last.map(|key| seq_of(&key)).transpose()?.unwrap_or(0);
-        self.last.store(last, Ordering::Release);
-        Ok(())
+        Ok(last.map(|key| seq_of(&key)).transpose()?.unwrap_or(0))
+    }
+
+    /// The first block, by the last one.
+    fn bounds(&self, last: u64) -> Result<Option<(u64, u64)>, StoreError> {
+        if last == 0 {
+            return Ok(None);
+        }
+        match guarded("reading the journal", || self.db.first())? {
+            Some((key, value)) if !value.is_empty() => Ok(Some((seq_of(&key)?, last))),
+            // A block that is there has its first chunk, so only keys after the last block are empty.
+            Some((key, _)) => Err(missing(seq_of(&key)?)),
+            None => Ok(None),
+        }
     }
 
     /// Makes keys for the blocks after this one, as many chunks each as blocks have had of late.
     fn make_ahead(&self, seq: u64, parts: u16) -> Result<(), StoreError> {
-        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ahead = self.ahead.lock();
         let parts = u64::from(parts).min(AHEAD_PARTS_MAX);
         ahead.parts = ahead.parts.max(parts);
         if ahead.until > seq + AHEAD_KEYS_MIN.div_ceil(ahead.parts) {
@@ -167,11 +294,11 @@ impl SledJournal {
         Ok(())
     }
 
-    /// Removes the chunks of a block that was not finished when the process died; nobody was told of it.
-    fn drop_torn_tail(&self) -> Result<(), StoreError> {
-        let Some((_, last)) = self.bounds()? else {
-            return Ok(());
-        };
+    /// Removes the chunks of a block that was not finished when the process died, and was answered to nobody. The last block then.
+    fn drop_torn_tail(&self, last: u64) -> Result<u64, StoreError> {
+        if self.bounds(last)?.is_none() {
+            return Ok(last);
+        }
         let keys = guarded("reading the journal", || {
             self.db
                 .scan_prefix(last.to_be_bytes())
@@ -188,13 +315,13 @@ impl SledJournal {
             Err(_) => usize::MAX,
         };
         if keys.len() == parts {
-            return Ok(());
+            return Ok(last);
         }
         for (key, _) in keys.iter().rev() {
             guarded("removing an unfinished block", || self.db.remove(key))?;
         }
-        self.find_last()?;
-        self.sync()
+        self.sync()?;
+        self.find_last()
     }
 
     /// One chunk, checked.
@@ -210,17 +337,16 @@ impl SledJournal {
         }
         Ok(value)
     }
-}
 
-impl Journal for SledJournal {
-    fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
+    /// Writes a block. It is durable after the next sync.
+    fn put(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
         let chunks = block.chunks(CHUNK_BYTES_MAX);
         let parts = u16::try_from(chunks.len()).map_err(|_| StoreError::TooLarge {
             what: "block",
             size: block.len(),
             max: CHUNK_BYTES_MAX * usize::from(u16::MAX),
         })?;
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = self.scratch.lock();
         for (part, bytes) in (0..).zip(chunks) {
             let key = chunk_key(seq, part);
             let value = &mut *scratch;
@@ -233,42 +359,57 @@ impl Journal for SledJournal {
             guarded("writing the journal", || self.db.insert(key, value.as_slice()))?;
         }
         drop(scratch);
-        self.last.store(seq, Ordering::Release);
         if block.len() >= AHEAD_BLOCK_BYTES_MIN {
             self.make_ahead(seq, parts)?;
         }
+        Ok(())
+    }
+
+    fn remove(&self, seq: u64) -> Result<(), StoreError> {
+        let keys: Vec<sled::IVec> = guarded("shortening the journal", || {
+            self.db.scan_prefix(seq.to_be_bytes()).keys().collect()
+        })?;
+        // The last chunk first, so that a crash in between leaves a block that is seen to be incomplete.
+        for key in keys.iter().rev() {
+            guarded("shortening the journal", || self.db.remove(key))?;
+        }
+        Ok(())
+    }
+}
+
+impl Journal for SledJournal {
+    fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
+        let database = self.database();
+        database.put(seq, block)?;
         failpoint::hit("journal.after_insert");
-        self.sync()
+        database.sync()?;
+        self.last.store(seq, Ordering::Release);
+        Ok(())
     }
 
     fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
-        let first = guarded("reading the journal", || self.db.first())?;
-        let last = self.last.load(Ordering::Acquire);
-        match first {
-            Some((key, value)) if !value.is_empty() => Ok(Some((seq_of(&key)?, last))),
-            // A block that is there has its first chunk, so only keys after the last block are empty.
-            Some((key, _)) if last > 0 => Err(missing(seq_of(&key)?)),
-            Some(_) | None => Ok(None),
-        }
+        self.database().bounds(self.last.load(Ordering::Acquire))
     }
 
     fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError> {
-        let first = self.chunk(seq, 0)?;
+        let database = self.database();
+        let first = database.chunk(seq, 0)?;
         let parts = parts_of(&first);
         let mut block = first[CHUNK_HEADER_BYTES..].to_vec();
         for part in 1..parts {
-            block.extend_from_slice(&self.chunk(seq, part)?[CHUNK_HEADER_BYTES..]);
+            block.extend_from_slice(&database.chunk(seq, part)?[CHUNK_HEADER_BYTES..]);
         }
         Ok(block)
     }
 
     fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
+        let database = self.database();
         let (start, end) = (span.at as usize, span.at as usize + span.len as usize);
         let mut out = Vec::with_capacity(span.len as usize);
         let mut at = start;
         while at < end {
             let part = u16::try_from(at / CHUNK_BYTES_MAX).map_err(|_| missing(seq))?;
-            let chunk = self.chunk(seq, part)?;
+            let chunk = database.chunk(seq, part)?;
             let base = usize::from(part) * CHUNK_BYTES_MAX;
             let bytes = &chunk[CHUNK_HEADER_BYTES..];
             let more = bytes
@@ -293,39 +434,56 @@ impl Journal for SledJournal {
     }
 
     fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
-        grounds::stage(&self.directory, seq, ground)
+        // What an earlier turn began must not be taken for the database of this one.
+        *self.forward.lock() = None;
+        drop_others(&self.directory, self.database().begin)?;
+        grounds::stage(&self.directory, seq, ground)?;
+        if !self.is_worth_a_new_database(seq) || self.has_no_room_for_another() {
+            return Ok(());
+        }
+        let made = released(|| Database::open(&self.directory, seq, &self.config)).and_then(|new| {
+            let mut forward = (new, seq);
+            self.write_forward(&mut forward).map(|()| forward)
+        });
+        match made {
+            Ok(forward) => *self.forward.lock() = Some(forward),
+            // Without room for a second database, the blocks are removed from the one there is, which uses their room again.
+            Err(StoreError::Full) => drop_others(&self.directory, self.database().begin)?,
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
         if seq <= self.first() {
             return Ok(());
         }
+        let forward = self.forward.lock().take();
+        let mut forward = forward.filter(|(new, _)| new.begin == seq);
+        if let Some(new) = &mut forward {
+            match self.write_forward(new) {
+                Ok(()) => failpoint::hit("journal.forwarded"),
+                Err(StoreError::Full) => {
+                    forward = None;
+                    drop_others(&self.directory, self.database().begin)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         grounds::put_in_force(&self.directory, seq)?;
         failpoint::hit("retain.in_force");
         self.first.store(seq, Ordering::Release);
-        self.drop_before(seq)?;
-        grounds::tidy(&self.directory, seq)
-    }
-}
-
-impl SledJournal {
-    /// Removes the blocks before this one, which count no longer.
-    fn drop_before(&self, seq: u64) -> Result<(), StoreError> {
-        while let Some((first, last)) = self.bounds()?
-            && first < seq
-        {
-            let keys: Vec<sled::IVec> = guarded("shortening the journal", || {
-                self.db.scan_prefix(first.to_be_bytes()).keys().collect()
-            })?;
-            // The last chunk first, so that a crash in between leaves a block that is seen to be incomplete.
-            for key in keys.iter().rev() {
-                guarded("shortening the journal", || self.db.remove(key))?;
+        match forward {
+            Some((new, _)) => {
+                if self.last.load(Ordering::Acquire) < seq {
+                    self.last.store(0, Ordering::Release);
+                }
+                *self.database.write() = Arc::new(new);
+                drop_others(&self.directory, seq)?;
             }
-            if first == last {
-                self.last.store(0, Ordering::Release);
-            }
+            None => self.drop_before(seq)?,
         }
-        self.sync()
+        grounds::tidy(&self.directory, seq)
     }
 }
 
@@ -362,8 +520,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn open(state: &std::path::Path) -> SledJournal {
-        super::super::released(|| SledJournal::open(&EmbeddedConfig::new(state))).unwrap()
+    fn open(state: &Path) -> SledJournal {
+        released(|| SledJournal::open(&EmbeddedConfig::new(state))).unwrap()
     }
 
     fn block(seq: u64) -> Vec<u8> {
@@ -384,11 +542,10 @@ mod tests {
     #[test]
     fn keys_made_ahead_are_no_blocks() {
         let state = tempfile::tempdir().unwrap();
-        std::fs::create_dir(state.path().join("journal")).unwrap();
         let journal = open(state.path());
         assert_eq!(journal.bounds(), Ok(None));
         (1..=300).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
-        assert!(journal.db.last().unwrap().unwrap().1.is_empty());
+        assert!(journal.database().db.last().unwrap().unwrap().1.is_empty());
         assert_eq!(blocks(&journal), (1..=300).collect::<Vec<_>>());
         assert_eq!(journal.block(301), Err(missing(301)));
         drop(journal);
@@ -411,28 +568,87 @@ mod tests {
     #[test]
     fn an_unfinished_block_among_keys_made_ahead_is_dropped() {
         let state = tempfile::tempdir().unwrap();
-        std::fs::create_dir(state.path().join("journal")).unwrap();
         let journal = open(state.path());
         (1..=40).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
         let second = chunk_key(40, 1);
-        assert!(!journal.db.insert(second, &[]).unwrap().unwrap().is_empty());
+        assert!(
+            !journal
+                .database()
+                .db
+                .insert(second, &[])
+                .unwrap()
+                .unwrap()
+                .is_empty()
+        );
         drop(journal);
         let journal = open(state.path());
         assert_eq!(journal.bounds(), Ok(Some((1, 39))));
         (40..=60).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
-        journal.db.insert(chunk_key(1, 0), &[]).unwrap();
+        journal.database().db.insert(chunk_key(1, 0), &[]).unwrap();
         assert_eq!(journal.bounds(), Err(missing(1)));
     }
 
     #[test]
     fn a_block_is_written_about_once() {
         let state = tempfile::tempdir().unwrap();
-        std::fs::create_dir(state.path().join("journal")).unwrap();
         let journal = open(state.path());
         let block = vec![7; 66_000];
         (1..=400).for_each(|seq| journal.append(seq, &block).unwrap());
-        let written = std::fs::metadata(state.path().join("journal/db")).unwrap().len();
+        let written = files(&directory(state.path())).unwrap().pop().unwrap();
+        let written = std::fs::metadata(written).unwrap().len();
         let ratio = written as f64 / (400 * block.len()) as f64;
         assert!(ratio < 1.6, "{ratio}");
+    }
+
+    #[test]
+    fn a_chunk_has_these_bytes() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path());
+        let mut block = vec![0; CHUNK_BYTES_MAX];
+        block.extend_from_slice(b"end");
+        journal.append(258, &block).unwrap();
+        let value = journal.database().db.get(b"\0\0\0\0\0\0\x01\x02\0\x01").unwrap();
+        assert_eq!(value.unwrap(), b"\x1c\x65\xe1\x54\0\x02end");
+    }
+
+    #[test]
+    fn what_is_left_goes_into_a_new_database_when_a_third_is_gone() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path());
+        (1..=100).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        let names = || {
+            let all = files(&directory(state.path())).unwrap().into_iter();
+            all.map(|file| file.metadata().unwrap().len()).collect::<Vec<_>>()
+        };
+        let full = names();
+        journal.stage(20, b"20").unwrap();
+        journal.truncate_before(20).unwrap();
+        assert_eq!(journal.database().begin, 1);
+        // What a turn that failed has left is not used.
+        journal.stage(95, b"95").unwrap();
+        assert_eq!(names().len(), 2);
+        journal.stage(90, b"90").unwrap();
+        (101..=105).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        journal.truncate_before(90).unwrap();
+        assert_eq!((journal.database().begin, names().len()), (90, 1));
+        assert_eq!(blocks(&journal), (90..=105).collect::<Vec<_>>());
+        assert!(names()[0] < full[0], "{:?} of {full:?}", names());
+        (106..=110).for_each(|seq| journal.append(seq, &block(seq)).unwrap());
+        // One that is not in force when the process ends goes away.
+        journal.stage(108, b"108").unwrap();
+        drop(journal);
+        let journal = open(state.path());
+        assert_eq!(
+            (journal.first(), journal.database().begin, names().len()),
+            (90, 90, 1)
+        );
+        assert_eq!(blocks(&journal), (90..=110).collect::<Vec<_>>());
+        // Nothing is left at all.
+        journal.stage(111, b"111").unwrap();
+        journal.truncate_before(111).unwrap();
+        assert_eq!((journal.bounds(), journal.database().begin), (Ok(None), 111));
+        journal.append(111, &block(111)).unwrap();
+        drop(journal);
+        assert_eq!(blocks(&open(state.path())), [111]);
     }
 }

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use super::chunk::malformed;
 use super::read_failed;
 use super::run::RunName;
-use crate::codec::{Malformed, Reader, put_bytes, put_str, put_u64};
+use crate::codec::{self, Malformed};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::fold::snapshot;
-use crate::keys::Checkpoint;
 use crate::table::Vouch;
 use crate::vault::keyring::{failed, sync_dir};
 
@@ -25,7 +24,6 @@ const MARK: &str = "effectd index 3";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Manifest {
-    /// The number that the next run gets.
     pub(super) next_run: u64,
     /// The newest first.
     pub(super) runs: Vec<RunName>,
@@ -43,49 +41,21 @@ impl Manifest {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_str(&mut out, MARK);
-        put_u64(&mut out, self.next_run);
-        put_u64(&mut out, self.runs.len() as u64);
-        for (id, own) in &self.runs {
-            put_u64(&mut out, *id);
-            out.extend_from_slice(&own.to_be_bytes());
-        }
-        out.push(u8::from(self.vouch.is_some()));
-        if let Some(vouch) = &self.vouch {
-            put_bytes(&mut out, &vouch.checkpoint.encode());
-            put_bytes(&mut out, &vouch.snapshot);
-        }
-        let own = crc32fast::hash(&out);
-        out.extend_from_slice(&own.to_be_bytes());
-        out
+        let vouch = self.vouch.as_ref();
+        let vouch = vouch.map(|vouch| (vouch.checkpoint, &vouch.snapshot));
+        codec::encode_marked(MARK, &(self.next_run, &self.runs, vouch))
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (bytes, own) = bytes
-            .split_last_chunk::<4>()
-            .ok_or(Malformed("a manifest that is too short"))?;
-        if crc32fast::hash(bytes).to_be_bytes() != *own {
-            return Err(Malformed("a manifest whose checksum does not fit"));
-        }
-        let mut reader = Reader::new(bytes, 0);
-        if reader.text()? != MARK {
-            return Err(Malformed("a manifest of another format"));
-        }
-        let next_run = reader.u64()?;
-        let count = reader.count()?;
-        let runs = (0..count)
-            .map(|_| Ok((reader.u64()?, u32::from_be_bytes(reader.array()?))))
-            .collect::<Result<_, Malformed>>()?;
-        let vouch = if reader.flag()? {
-            let checkpoint = Checkpoint::decode(reader.bytes()?)?;
-            let snapshot = reader.bytes()?.to_vec();
-            snapshot::check(&snapshot)?;
-            Some(Arc::new(Vouch { checkpoint, snapshot }))
-        } else {
-            None
+        let (next_run, runs, vouch) = codec::decode_marked(MARK, bytes)?;
+        let vouch = match vouch {
+            Some((checkpoint, snapshot)) => {
+                let snapshot: Vec<u8> = snapshot;
+                snapshot::check(&snapshot)?;
+                Some(Arc::new(Vouch { checkpoint, snapshot }))
+            }
+            None => None,
         };
-        reader.end()?;
         Ok(Manifest {
             next_run,
             runs,
@@ -130,6 +100,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::fold::Fold;
+    use crate::keys::Checkpoint;
     use effectd_contracts::digest::hex;
 
     #[test]
@@ -154,9 +125,8 @@ mod tests {
     }
 
     const GOLDEN: &str = concat!(
-        "0f6566666563746420696e646578203309020800000001ac020203040501190f6566666563746420696e646578203207",
-        "000000096072034f271baf18e722126566666563746420736e617073686f742033070000000000000000000000",
-        "0000004ba3cbdf",
+        "0f6566666563746420696e646578203309020801ac0285888c1001070927126566666563746420736e61707368",
+        "6f74203307000000000000000000000000000000ec77374e68579192",
     );
 
     #[test]

@@ -86,7 +86,6 @@ impl Merge {
         })
     }
 
-    /// The number of the run that it makes.
     pub(super) fn id(&self) -> u64 {
         self.id
     }

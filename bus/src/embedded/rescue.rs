@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use effectd_contracts::{Clock, SystemClock, merkle};
 
+use super::forward::{self, JournalWriter};
 use super::index::FileIndex;
-use super::{EmbeddedConfig, check_format, lock, open_journal};
+use super::{EmbeddedConfig, JournalKind, lock, prepared, remove, write_format};
 use crate::blobs::{BlobError, Blobs, BlobsCheck, BlobsChecked};
 use crate::block;
 use crate::codec::Span;
 use crate::engine::recover::index_first;
 use crate::engine::{Medium, Opened, rebuilt};
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::fold::snapshot;
 use crate::ground::Ground;
 use crate::journal::{Each, Journal};
@@ -24,30 +26,32 @@ use crate::table::{Base, Pair, Table};
 use crate::vault::Vault;
 use crate::vault::keyring::{failed, private_dir, sync_dir};
 
-/// What a check of a store found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checked {
     /// Blocks of the journal, each of which has the right checksums and follows the one before.
     pub blocks: u64,
-    /// Records in them.
     pub records: u64,
-    /// Bytes of them.
     pub bytes: u64,
     /// Entries of the index that are what the journal says.
     pub entries: u64,
     /// Blocks that the index does not hold yet. Not a fault: they are taken up when the store is next opened.
     pub behind: u64,
-    /// What is not as it should be.
     pub problems: Vec<String>,
 }
 
 /// What making the index anew gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rebuilt {
-    /// Blocks that it was made from.
     pub blocks: u64,
     /// Whether the old index was whole and said the same.
     pub same: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migrated {
+    pub blocks: u64,
+    /// Whether anything was to be done.
+    pub changed: bool,
 }
 
 /// Reads everything and changes nothing: every checksum and the chain of the journal, every chunk of the index, and that
@@ -118,6 +122,54 @@ pub fn rebuild(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Rebuilt, St
     Ok(Rebuilt { blocks, same })
 }
 
+/// Writes the journal forward into one of another kind beside it, compares the two, and puts the new one in its place. A crash
+/// leaves the old one or the new one in force; what else it leaves is removed by whoever opens the store next.
+pub fn migrate(config: &EmbeddedConfig, to: JournalKind) -> Result<Migrated, StoreError> {
+    let Rescue {
+        config,
+        journal,
+        _lock,
+    } = Rescue::open(config)?;
+    let (from, bounds) = (config.journal, journal.bounds()?);
+    let blocks = bounds.map_or(0, |(first, last)| last - first + 1);
+    if from == to {
+        return Ok(Migrated {
+            blocks,
+            changed: false,
+        });
+    }
+    let mut writer = JournalWriter::new(&config, to)?;
+    forward::write(journal.clone(), &mut writer)?;
+    writer.finish()?;
+    failpoint::hit("migrate.written");
+    let new = to.open(&config)?;
+    let same = || -> Result<bool, StoreError> {
+        let outside =
+            new.bounds()? == bounds && new.first() == journal.first() && new.ground()? == journal.ground()?;
+        let mut same = outside;
+        for seq in bounds
+            .filter(|_| outside)
+            .map_or(0..0, |(first, last)| first..last + 1)
+        {
+            same &= new.block(seq)? == journal.block(seq)?;
+        }
+        Ok(same)
+    };
+    if !same()? {
+        let what = "the journal that was written is not the one that was read".to_owned();
+        let advice = "The old one is still in force. Try again, on another disk if need be.";
+        return Err(StoreError::Damaged { what, advice });
+    }
+    drop((new, journal));
+    write_format(&config.state, to)?;
+    failpoint::hit("migrate.in_force");
+    remove(&from.directory(&config.state))?;
+    Ok(Migrated {
+        blocks,
+        changed: true,
+    })
+}
+
 struct Rescue {
     config: EmbeddedConfig,
     journal: Arc<dyn Journal>,
@@ -130,24 +182,20 @@ impl Rescue {
         if !path.is_dir() {
             return Err(StoreError::NotFound { what: "a store here" });
         }
+        let mut config = config.clone();
+        let mut held = prepared(&mut config)?;
         private_dir(&config.state.join("index"))?;
-        let held = lock(&config.state)?;
-        check_format(&path)?;
-        let journal = open_journal(config)?;
-        if !is_cut_off(config, journal.as_ref()) {
-            return Ok(Rescue {
-                config: config.clone(),
-                journal,
-                _lock: held,
-            });
+        let mut journal = config.journal.open(&config)?;
+        if is_cut_off(&config, journal.as_ref()) {
+            // Old blocks were being let go when the process ended. Opening the store finishes that, as the next start would.
+            drop((journal, held));
+            super::open(config.clone(), Arc::new(SystemClock))?.close()?;
+            held = lock(&config.state)?;
+            journal = config.journal.open(&config)?;
         }
-        // Old blocks were being let go when the process ended. Opening the store finishes that, as the next start would.
-        drop((journal, held));
-        super::open(config.clone(), Arc::new(SystemClock))?.close()?;
-        let held = lock(&config.state)?;
         Ok(Rescue {
-            config: config.clone(),
-            journal: open_journal(config)?,
+            config,
+            journal,
             _lock: held,
         })
     }
@@ -288,13 +336,6 @@ fn is_cut_off(config: &EmbeddedConfig, journal: &dyn Journal) -> bool {
         .is_ok_and(|first| first > journal.first())
 }
 
-fn remove(dir: &Path) -> Result<(), StoreError> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(dir, &error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
 /// Whether two indexes say the same; how many entries they have.
 fn same_entries(old: &dyn Base, new: &dyn Base) -> Result<u64, StoreError> {
     let differs = || super::damaged("an entry that is not what the journal says");
@@ -360,7 +401,6 @@ fn read_only() -> StoreError {
     StoreError::Invalid("nothing is written while a store is checked".into())
 }
 
-/// A journal up to a block.
 struct Until {
     inner: Arc<dyn Journal>,
     last: u64,

@@ -17,7 +17,7 @@ use std::path::Path;
 use super::cache::Cache;
 use super::chunk::{Chunk, malformed};
 use super::{damaged, read_failed};
-use crate::codec::{Malformed, Reader, put_bytes, put_u64};
+use crate::codec::{self, Malformed, fixed};
 use crate::error::StoreError;
 use crate::filter::{Filter, Probe};
 use crate::table::Cell;
@@ -65,7 +65,9 @@ impl Firsts {
     }
 }
 
-/// What finds an entry.
+/// A chunk: its length, and its first key.
+type Listed<'a> = (u64, &'a [u8]);
+
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) entries: u64,
@@ -78,51 +80,41 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.firsts.bytes.len() + self.filter.bytes().len() + 64);
-        put_u64(&mut out, self.entries);
-        put_u64(&mut out, self.ends.len() as u64);
         let mut start = BEGINNING.len() as u64;
-        for (nth, end) in self.ends.iter().enumerate() {
-            put_u64(&mut out, end - start);
-            put_bytes(&mut out, self.firsts.get(nth).unwrap_or_default());
-            start = *end;
-        }
-        put_bytes(&mut out, &self.last);
-        put_bytes(&mut out, self.filter.bytes());
-        out
+        let ends = self.ends.iter().enumerate();
+        let chunks: Vec<Listed<'_>> = ends
+            .map(|(nth, end)| {
+                let len = end - std::mem::replace(&mut start, *end);
+                (len, self.firsts.get(nth).unwrap_or_default())
+            })
+            .collect();
+        codec::encode(&(self.entries, chunks, &self.last, self.filter.bytes()))
     }
 
     /// Reads a head whose chunks end where it begins.
     fn decode(bytes: &[u8], begins_at: u64) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes, 0);
-        let entries = reader.u64()?;
-        let count = reader.count()?;
+        let (entries, chunks, last, filter): (_, Vec<Listed<'_>>, &[u8], &[u8]) = codec::decode(bytes)?;
         let mut firsts = Firsts::default();
-        let mut ends = Vec::with_capacity(count);
+        let mut ends = Vec::with_capacity(chunks.len());
         let mut end = BEGINNING.len() as u64;
-        for _ in 0..count {
-            let len = u64::from(reader.u32()?);
-            end = end.checked_add(len).ok_or(Malformed("a chunk beyond its run"))?;
+        for (len, first) in &chunks {
+            end = end.checked_add(*len).ok_or(Malformed("a chunk beyond its run"))?;
             ends.push(end);
-            firsts.push(reader.bytes()?);
+            firsts.push(first);
         }
-        if count == 0 || end != begins_at {
+        if chunks.is_empty() || end != begins_at {
             return Err(Malformed("chunks that do not fill their run"));
         }
-        let last = reader.bytes()?.to_vec();
-        let filter = Filter::from_bytes(reader.bytes()?.to_vec()).ok_or(Malformed("a filter of no size"))?;
-        reader.end()?;
         Ok(Head {
             entries,
             firsts,
             ends,
-            last,
-            filter,
+            last: last.to_vec(),
+            filter: Filter::from_bytes(filter.to_vec()).ok_or(Malformed("a filter of no size"))?,
         })
     }
 }
 
-/// The last bytes of a run.
 pub(super) fn footer(id: u64, begins_at: u64, head: &[u8]) -> [u8; FOOTER_BYTES] {
     let mut out = [0; FOOTER_BYTES];
     out[..8].copy_from_slice(&id.to_be_bytes());
@@ -138,7 +130,6 @@ pub(super) fn footer(id: u64, begins_at: u64, head: &[u8]) -> [u8; FOOTER_BYTES]
 /// The name that a run is known by: its number, and the checksum of its footer, which covers that of its head.
 pub(super) type RunName = (u64, u32);
 
-/// A run that can be asked.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(super) name: RunName,
@@ -166,16 +157,17 @@ impl Run {
         }
         let footer_at = len - FOOTER_BYTES as u64;
         let found = read(footer_at, FOOTER_BYTES)?;
-        let mut reader = Reader::new(&found, 0);
-        let mut u64_at = || reader.array().map(u64::from_be_bytes).map_err(malformed);
-        let (id, begins_at) = (u64_at()?, u64_at()?);
+        let (id, begins_at) = (
+            u64::from_be_bytes(fixed(&found, 0)),
+            u64::from_be_bytes(fixed(&found, 8)),
+        );
         let head_len = footer_at.checked_sub(begins_at);
         let head_len = head_len.and_then(|len| usize::try_from(len).ok());
         let head = read(
             begins_at,
             head_len.ok_or_else(|| damaged("a run that was cut off"))?,
         )?;
-        let own = u32::from_be_bytes([found[28], found[29], found[30], found[31]]);
+        let own = u32::from_be_bytes(fixed(&found, 28));
         if footer(id, begins_at, &head)[..] != found[..] || (id, own) != name {
             return Err(damaged("a run that is not the one that was written"));
         }
@@ -191,7 +183,6 @@ impl Run {
         self.head.ends.len() as u32
     }
 
-    /// Reads a chunk from the file.
     pub(super) fn read(&self, number: u32) -> Result<Chunk, StoreError> {
         let nth = number as usize;
         let start = nth.checked_sub(1).map_or(Some(BEGINNING.len() as u64), |before| {
@@ -227,7 +218,6 @@ impl Run {
         self.head.filter.may_have(probe)
     }
 
-    /// What the run says about a key.
     pub(super) fn get(&self, cache: &Cache, key: &[u8]) -> Result<Option<Cell>, StoreError> {
         let Some(chunk) = self.chunk_of(key) else {
             return Ok(None);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{EmbeddedConfig, lock, open_journal, segments};
+use super::{EmbeddedConfig, JournalKind, journal, journal_of, lock, segments};
 use crate::block;
 use crate::engine::timestamp;
 use crate::error::StoreError;
@@ -22,20 +22,17 @@ use crate::limits::{OPERATION_BYTES_MAX, SALVAGE_GAPS_MAX};
 use crate::record::{Payload, Record};
 use crate::vault::keyring::{failed, private_dir, sync_dir};
 
-/// What a salvage brought out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Salvaged {
     /// Whether the journal could still be opened.
     pub opened: bool,
     /// Why it could not, or what else went wrong on the whole.
     pub trouble: Option<String>,
-    /// Blocks that were read.
     pub blocks: u64,
     /// Blocks up to the last one known that could not be read, as ranges, first and last.
     pub missing: Vec<(u64, u64)>,
     /// How many there are in all; beyond [`crate::limits::SALVAGE_GAPS_MAX`] ranges, they are only counted.
     pub missing_blocks: u64,
-    /// Receipts that were written out.
     pub receipts: u64,
     /// Events that were written out. Sealed ones without their bodies.
     pub events: u64,
@@ -44,7 +41,7 @@ pub struct Salvaged {
 }
 
 /// The largest block: one that its last operation made as large as it may be.
-const BLOCK_BYTES_MAX: usize = crate::limits::BLOCK_BYTES_TARGET + 2 * OPERATION_BYTES_MAX;
+pub(super) const BLOCK_BYTES_MAX: usize = crate::limits::BLOCK_BYTES_TARGET + 2 * OPERATION_BYTES_MAX;
 /// How much of a file is looked at together when it is searched for blocks.
 const WINDOW_BYTES: usize = 4 * BLOCK_BYTES_MAX;
 
@@ -66,7 +63,8 @@ pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreEr
         letters: BTreeSet::new(),
     };
     let mut places = Places::new();
-    for path in files(&config.state)? {
+    let kind = kind_of(&config.state);
+    for path in files(&config.state, kind)? {
         each_block(&path, &mut |at, header, len| {
             places
                 .entry(header.seq)
@@ -74,7 +72,7 @@ pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreEr
         })?;
     }
     let copy = Copy::of(config, into)?;
-    match open_journal(&copy.config) {
+    match kind.open(&copy.config) {
         Ok(journal) => {
             out.found.opened = true;
             // What was let go on purpose is not missing.
@@ -93,13 +91,20 @@ pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreEr
 /// Where whole blocks were found: in which file, where, and how long.
 type Places = BTreeMap<u64, (PathBuf, u64, usize)>;
 
-/// The files that blocks may be in.
-fn files(state: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let sled = state.join("journal").join("db");
-    if sled.exists() {
-        return Ok(vec![sled]);
+/// What carries the journal: what the format says or, if that cannot be read, what is there.
+fn kind_of(state: &Path) -> JournalKind {
+    let there = JournalKind::ALL
+        .into_iter()
+        .find(|kind| kind.directory(state).exists());
+    journal_of(state).ok().or(there).unwrap_or_default()
+}
+
+fn files(state: &Path, kind: JournalKind) -> Result<Vec<PathBuf>, StoreError> {
+    let directory = kind.directory(state);
+    match kind {
+        JournalKind::Files => segments::files(&directory),
+        JournalKind::Sled => journal::files(&directory),
     }
-    segments::files(&segments::directory(state))
 }
 
 /// A copy of a journal, gone when it is dropped.
@@ -145,14 +150,11 @@ struct Out {
     dir: PathBuf,
     files: BTreeMap<String, BufWriter<File>>,
     found: Salvaged,
-    /// The last block that was read.
     seen: Option<u64>,
-    /// Letters that were written out.
     letters: BTreeSet<u64>,
 }
 
 impl Out {
-    /// Writes out what either way finds, in order.
     fn both(&mut self, journal: Option<&dyn Journal>, places: &Places) -> Result<(), StoreError> {
         let bounds = match journal.map(Journal::bounds) {
             Some(Ok(bounds)) => bounds,
@@ -191,7 +193,7 @@ impl Out {
 
     fn gap(&mut self, first: u64, last: u64) {
         self.found.missing_blocks += last - first + 1;
-        if self.found.missing.len() < SALVAGE_GAPS_MAX.get() {
+        if self.found.missing.len() < SALVAGE_GAPS_MAX {
             self.found.missing.push((first, last));
         }
     }
@@ -208,7 +210,11 @@ impl Out {
         self.seen = Some(header.seq);
         self.found.blocks += 1;
         for record in block::records(bytes) {
-            let Ok((_, record)) = record else { break };
+            let Ok((_, record)) = record else {
+                let what = format!("the records of block {} cannot be read", header.seq);
+                self.found.trouble.get_or_insert(what);
+                break;
+            };
             self.record(&record, bytes, header.at_ms)?;
         }
         Ok(())
@@ -217,10 +223,13 @@ impl Out {
     fn record(&mut self, record: &Record, block: &[u8], at_ms: i64) -> Result<(), StoreError> {
         let stored_at = timestamp(at_ms).to_string();
         match record {
-            Record::Published(event) | Record::EventMoved { event, .. } => {
+            Record::Published { topic, offset, event }
+            | Record::EventMoved {
+                topic, offset, event, ..
+            } => {
                 self.found.events += 1;
                 let value = json!({
-                    "offset": event.offset,
+                    "offset": offset,
                     "event_id": event.event_id.as_str(),
                     "time": timestamp(event.time_ms).to_string(),
                     "stored_at": stored_at,
@@ -229,7 +238,7 @@ impl Out {
                     "sealed": event.body.epoch.is_some(),
                     "body": clear(&event.body, block),
                 });
-                self.line(event.topic.as_str(), &value)
+                self.line(topic.as_str(), &value)
             }
             Record::Completed(receipt) => {
                 self.found.receipts += 1;
@@ -269,7 +278,6 @@ impl Out {
             | Record::EpochClosed { .. }
             | Record::LetterEnded { .. }
             | Record::Noted { .. }
-            | Record::LetterResealed { .. }
             | Record::Expired(_)
             | Record::ClaimMoved { .. }
             | Record::Disturbed { .. } => Ok(()),

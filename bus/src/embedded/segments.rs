@@ -27,7 +27,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use super::{Durability, EmbeddedConfig, grounds};
 use crate::block::{self, BlockError, HEADER_BYTES, Header};
@@ -38,6 +38,7 @@ use crate::failpoint;
 use crate::journal::{ADVICE, Journal, missing};
 use crate::limits::{SEGMENT_BYTES_LIMIT, SEGMENT_FILES_OPEN_MAX};
 use crate::vault::keyring::{failed, private_dir, sync_dir};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use table::{Full, read_trailer};
 
 const ENDING: &str = "blocks";
@@ -47,7 +48,6 @@ pub(super) const PAVED_BYTES: usize = 262_144;
 /// Largest block behind which there is paving.
 const PAVED_BLOCK_BYTES_MAX: usize = 32_768;
 
-/// Where the journal lies in a state directory.
 pub(super) fn directory(state: &Path) -> PathBuf {
     state.join("journal").join("segments")
 }
@@ -55,7 +55,6 @@ pub(super) fn directory(state: &Path) -> PathBuf {
 pub(crate) struct SegmentJournal {
     directory: PathBuf,
     durability: Durability,
-    /// Size at which a file is full.
     full_at: usize,
     files: RwLock<Files>,
     /// Full files that were read of late.
@@ -75,7 +74,6 @@ struct Files {
 struct Growing {
     first: u64,
     file: Arc<File>,
-    /// Where each block begins.
     begins: Vec<u32>,
     end: u32,
     /// So far there are zeros behind the last block. It may be less than the end.
@@ -113,7 +111,6 @@ impl Files {
 }
 
 impl SegmentJournal {
-    /// Opens the journal in a state directory.
     pub(crate) fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
         failpoint::hit("journal.opening");
         let directory = directory(&config.state);
@@ -153,11 +150,11 @@ impl SegmentJournal {
     }
 
     fn files(&self) -> RwLockReadGuard<'_, Files> {
-        self.files.read().unwrap_or_else(PoisonError::into_inner)
+        self.files.read()
     }
 
     fn files_mut(&self) -> RwLockWriteGuard<'_, Files> {
-        self.files.write().unwrap_or_else(PoisonError::into_inner)
+        self.files.write()
     }
 
     fn sync(&self, file: &File) -> Result<(), StoreError> {
@@ -165,8 +162,7 @@ impl SegmentJournal {
             Durability::Synced => file
                 .sync_data()
                 .map_err(|error| failed("the journal's sync".as_ref(), &error)),
-            #[cfg(feature = "failpoints")]
-            Durability::FlushedOnly => Ok(()),
+            Durability::Unsynced => Ok(()),
         }
     }
 
@@ -242,22 +238,20 @@ impl SegmentJournal {
         Ok(())
     }
 
-    /// A full file, for reading.
     fn reader(&self, full: Full) -> Result<Arc<File>, StoreError> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if let Some((_, file)) = open.iter().find(|(first, _)| *first == full.first) {
             return Ok(file.clone());
         }
         let path = path(&self.directory, full.first);
         let file = Arc::new(File::open(&path).map_err(|error| read_failed(&path, full.first, &error))?);
         open.push_back((full.first, file.clone()));
-        if open.len() > SEGMENT_FILES_OPEN_MAX.get() {
+        if open.len() > SEGMENT_FILES_OPEN_MAX {
             open.pop_front();
         }
         Ok(file)
     }
 
-    /// Where a block lies.
     fn find(&self, seq: u64) -> Result<(Arc<File>, u32, u32), StoreError> {
         let full = {
             let files = self.files();
@@ -284,9 +278,8 @@ impl SegmentJournal {
         ))
     }
 
-    /// A block that was checked.
     fn checked(&self, seq: u64) -> Result<Arc<Vec<u8>>, StoreError> {
-        let mut last_read = self.last_read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_read = self.last_read.lock();
         if let Some((known, bytes)) = &*last_read
             && *known == seq
             && seq >= self.files().first
@@ -315,7 +308,7 @@ impl SegmentJournal {
         if gone.is_empty() {
             return Ok(());
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|(first, _)| !gone.contains(first));
         drop(open);
         for first in gone {

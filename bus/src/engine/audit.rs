@@ -11,7 +11,6 @@ use crate::journal::ADVICE;
 use crate::table::{Cell, Layer};
 use crate::wait::Wait;
 
-/// What an audit went through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Audit {
     /// Blocks whose checksums and order were checked.

@@ -7,9 +7,7 @@ use effectd_contracts::{IntentEntry, LogEntry, merkle};
 
 use super::Shared;
 use crate::codec::Hash16;
-use crate::desk::{
-    DraftChange, DraftClaim, DraftCompletion, DraftEvent, DraftSwap, clear, entry_context, sealed,
-};
+use crate::desk::{DraftChange, DraftClaim, DraftCompletion, DraftSwap, clear, entry_context, sealed};
 use crate::error::StoreError;
 use crate::keys;
 use crate::limits::{
@@ -17,7 +15,7 @@ use crate::limits::{
     LEASE_TTL_MIN, NAME_BYTES_MAX, OPERATION_BYTES_MAX, RESOURCES_MAX,
 };
 use crate::names::ResourceName;
-use crate::record::Payload;
+use crate::record::{Blob, ClaimRecord, EventRecord, Payload, ReceiptRecord};
 use crate::types::claims::Claim;
 use crate::types::events::{NewBody, NewEvent};
 use crate::types::families::{Change, EntryChange};
@@ -34,25 +32,22 @@ pub(super) fn bound(what: &'static str, size: usize, max: usize) -> Result<(), S
 }
 
 pub(super) fn check_ttl(ttl: Duration) -> Result<(), StoreError> {
-    if (LEASE_TTL_MIN..=LEASE_TTL_MAX.get()).contains(&ttl) {
+    if (LEASE_TTL_MIN..=LEASE_TTL_MAX).contains(&ttl) {
         return Ok(());
     }
     Err(StoreError::Invalid(format!(
         "a lease lasts from {LEASE_TTL_MIN:?} to {:?}",
-        LEASE_TTL_MAX.get()
+        LEASE_TTL_MAX
     )))
 }
 
 pub(super) fn check_settlement(how: &Settlement) -> Result<(), StoreError> {
     let delay = |delay: &Duration| {
-        let fits = *delay <= DELAY_MAX.get();
+        let fits = *delay <= DELAY_MAX;
         if fits {
             Ok(())
         } else {
-            Err(StoreError::Invalid(format!(
-                "a delay is at most {:?}",
-                DELAY_MAX.get()
-            )))
+            Err(StoreError::Invalid(format!("a delay is at most {:?}", DELAY_MAX)))
         }
     };
     match how {
@@ -123,7 +118,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn draft_event(&self, event: NewEvent) -> Result<DraftEvent, StoreError> {
+    pub(super) fn draft_event(&self, event: NewEvent) -> Result<EventRecord, StoreError> {
         let NewEvent {
             event_id,
             time,
@@ -133,7 +128,7 @@ impl Shared {
         } = event;
         let context = action_id.as_ref().map_or(event_id.as_str(), |id| id.as_str());
         let body = self.draft_body(Kind::Event, context, body)?;
-        Ok(DraftEvent {
+        Ok(EventRecord {
             event_id,
             time_ms: time.as_millisecond(),
             trace_id,
@@ -142,7 +137,7 @@ impl Shared {
         })
     }
 
-    pub(super) fn draft_events(&self, events: Vec<NewEvent>) -> Result<Vec<DraftEvent>, StoreError> {
+    pub(super) fn draft_events(&self, events: Vec<NewEvent>) -> Result<Vec<EventRecord>, StoreError> {
         events.into_iter().map(|event| self.draft_event(event)).collect()
     }
 
@@ -155,14 +150,17 @@ impl Shared {
         );
         Ok(DraftClaim {
             leaf: merkle::leaf(&LogEntry::Intent(entry).bytes()),
-            key: claim.key.as_ref().map(|key| keys::asked_hash(&claim.asker, key)),
-            resources: hash_resources(&claim.resources)?,
             above: hash_lost_with(&claim.depends),
-            intent: self.seal(Kind::Intent, claim.action_id.as_str(), &claim.intent)?,
-            action_id: claim.action_id,
-            action_digest: claim.action_digest,
-            space: claim.asker.space,
-            params_digest: claim.params_digest,
+            record: ClaimRecord {
+                key: claim.key.as_ref().map(|key| keys::asked_hash(&claim.asker, key)),
+                resources: hash_resources(&claim.resources)?,
+                intent: self.seal(Kind::Intent, claim.action_id.as_str(), &claim.intent)?,
+                action_id: claim.action_id,
+                action_digest: claim.action_digest,
+                space: claim.asker.space,
+                params_digest: claim.params_digest,
+                fence: 0,
+            },
         })
     }
 
@@ -207,12 +205,7 @@ impl Shared {
             .into_iter()
             .map(|(topic, event)| Ok((topic, self.draft_event(event)?)));
         let draft = DraftCompletion {
-            body_hash: Hash16::of(&[&receipt.body]),
             leaf: merkle::leaf(&receipt.body),
-            key: receipt
-                .key
-                .as_ref()
-                .map(|key| keys::key_hash(&receipt.space_id, key)),
             events: events.collect::<Result<_, StoreError>>()?,
             fence,
             leases,
@@ -230,7 +223,24 @@ impl Shared {
                 .into_iter()
                 .map(|link| (link.action_id, link.action_digest, link.leases))
                 .collect(),
-            receipt,
+            receipt: ReceiptRecord {
+                ordinal: 0,
+                receipt_id: receipt.receipt_id,
+                action_id: receipt.action_id,
+                action_digest: receipt.action_digest,
+                tool_id: receipt.tool_id,
+                subject_id: receipt.subject_id,
+                status: receipt.status,
+                key: receipt
+                    .key
+                    .as_ref()
+                    .map(|key| keys::key_hash(&receipt.space_id, key)),
+                space_id: receipt.space_id,
+                params_digest: receipt.params_digest,
+                time_ms: receipt.time.as_millisecond(),
+                body_hash: Hash16::of(&[&receipt.body]),
+                body: Blob::Draft(receipt.body),
+            },
         };
         Ok((bytes, draft))
     }

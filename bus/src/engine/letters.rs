@@ -27,7 +27,7 @@ impl Shared {
     ) -> Result<LetterRecord, StoreError> {
         match read_record(served, at.record)?.1 {
             Record::Lettered(letter) | Record::LetterMoved { letter, .. } => Ok(letter),
-            Record::Published(_)
+            Record::Published { .. }
             | Record::Leased(_)
             | Record::Settled(_)
             | Record::Claimed(_)
@@ -41,7 +41,6 @@ impl Shared {
             | Record::EpochClosed { .. }
             | Record::LetterEnded { .. }
             | Record::Noted { .. }
-            | Record::LetterResealed { .. }
             | Record::Expired(_)
             | Record::EventMoved { .. }
             | Record::Disturbed { .. }
@@ -114,7 +113,7 @@ impl Shared {
             let Some(letter) = next_of(&served, topic, at)? else {
                 return Ok(page);
             };
-            if page.letters.len() >= max.clamp(1, PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
+            if page.letters.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
                 page.next = Some(letter);
                 return Ok(page);
             }
@@ -128,7 +127,6 @@ impl Shared {
         }
     }
 
-    /// The first letter from a number on.
     pub(crate) fn next_letter_at(
         &self,
         served: &Served,
@@ -169,7 +167,7 @@ impl Shared {
                     add(group, &one);
                     *newest = found;
                 }
-                Entry::Vacant(_) if len >= LETTER_GROUPS_MAX.get() => {
+                Entry::Vacant(_) if len >= LETTER_GROUPS_MAX => {
                     let others = others.get_or_insert_with(|| LetterGroup {
                         fingerprint: Fingerprint(Hash16([0; 16])),
                         code: OTHER_CAUSES.to_owned(),

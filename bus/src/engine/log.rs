@@ -39,7 +39,7 @@ impl Shared {
         let mut bytes = 0;
         let mut near = None;
         for index in from..size {
-            if entries.len() >= max.clamp(1, PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
+            if entries.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
                 break;
             }
             let entry = log_entry(&served, index, &mut near)?;
@@ -54,7 +54,7 @@ impl Shared {
         served.alive()?;
         let value = keys::text_hash(about);
         let (mut notes, mut at) = (Vec::new(), from);
-        while notes.len() < max.clamp(1, PAGE_ITEMS_MAX.get()) {
+        while notes.len() < max.clamp(1, PAGE_ITEMS_MAX) {
             let Some(index) = next_posting(&served, Dimension::Note, value, at)? else {
                 break;
             };
@@ -211,7 +211,7 @@ fn log_entry(served: &Served, index: u64, near: &mut Option<(u64, Run)>) -> Resu
         Record::Claimed(claim) => intent_bytes(claim),
         Record::Completed(receipt) => part_of(&bytes, span, receipt.body.span())?.to_vec(),
         Record::Noted { body, .. } => part_of(&bytes, span, body.span())?.to_vec(),
-        Record::Published(_)
+        Record::Published { .. }
         | Record::Leased(_)
         | Record::Settled(_)
         | Record::Lettered(_)
@@ -223,7 +223,6 @@ fn log_entry(served: &Served, index: u64, near: &mut Option<(u64, Run)>) -> Resu
         | Record::Configured { .. }
         | Record::EpochClosed { .. }
         | Record::LetterEnded { .. }
-        | Record::LetterResealed { .. }
         | Record::Expired(_)
         | Record::EventMoved { .. }
         | Record::ClaimMoved { .. }

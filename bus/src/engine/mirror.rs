@@ -76,7 +76,6 @@ impl Mirror {
         }
     }
 
-    /// Adds the letters that have come.
     fn append(&mut self) -> Result<(), StoreError> {
         let dir = self.dir.clone();
         let mut files = BTreeMap::new();

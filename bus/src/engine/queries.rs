@@ -16,7 +16,7 @@ impl Shared {
         let served = self.served();
         served.alive()?;
         let driver = driver(query)?;
-        let limit = query.limit.clamp(1, PAGE_ITEMS_MAX.get());
+        let limit = query.limit.clamp(1, PAGE_ITEMS_MAX);
         let mut page = ReceiptPage::default();
         let mut bytes = 0;
         let mut looked = 0;
@@ -25,8 +25,7 @@ impl Shared {
             let Some(ordinal) = next_ordinal(&served, driver, query.order, at)? else {
                 return Ok(page);
             };
-            if page.receipts.len() >= limit || bytes >= PAGE_BYTES_MAX.get() || looked >= QUERY_SCAN_MAX.get()
-            {
+            if page.receipts.len() >= limit || bytes >= PAGE_BYTES_MAX || looked >= QUERY_SCAN_MAX {
                 page.cursor = at.map(Cursor);
                 return Ok(page);
             }

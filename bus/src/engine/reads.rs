@@ -18,7 +18,6 @@ use crate::types::families::{self, EntryPage};
 use crate::types::receipts::StoredReceipt;
 use crate::vault::Kind;
 
-/// Where an event lies.
 pub(crate) struct InRun {
     /// The first offset of its run.
     pub(crate) run: u64,
@@ -52,14 +51,11 @@ impl Shared {
             return Ok(page);
         }
         let mut bytes = 0;
-        while page.next < end
-            && page.events.len() < max.min(PAGE_ITEMS_MAX.get())
-            && bytes < PAGE_BYTES_MAX.get()
-        {
+        while page.next < end && page.events.len() < max.min(PAGE_ITEMS_MAX) && bytes < PAGE_BYTES_MAX {
             let (first, run) = event_run(&served, topic, page.next)?;
             let skip = usize::try_from(page.next - first).unwrap_or(usize::MAX);
             for span in run.spans.iter().skip(skip) {
-                if page.events.len() >= max.min(PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
+                if page.events.len() >= max.min(PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
                     break;
                 }
                 let event = self.event(&served, &run, *span)?;
@@ -102,7 +98,8 @@ impl Shared {
 
     /// The record of an event, wherever it was written.
     pub(crate) fn read_event_record(&self, served: &Served, place: Place) -> Result<EventRecord, StoreError> {
-        let (Record::Published(event) | Record::EventMoved { event, .. }) = read_record(served, place)?.1
+        let (Record::Published { event, .. } | Record::EventMoved { event, .. }) =
+            read_record(served, place)?.1
         else {
             return Err(unexpected(place));
         };
@@ -132,12 +129,14 @@ impl Shared {
     fn event(&self, served: &Served, run: &Run, span: Span) -> Result<StoredEvent, StoreError> {
         let place = Place { seq: run.seq, span };
         let (bytes, record) = read_record(served, place)?;
-        let (Record::Published(event) | Record::EventMoved { event, .. }) = record else {
+        let (Record::Published { topic, offset, event }
+        | Record::EventMoved {
+            topic, offset, event, ..
+        }) = record
+        else {
             return Err(unexpected(place));
         };
         let EventRecord {
-            topic,
-            offset,
             event_id,
             time_ms,
             trace_id,
@@ -342,7 +341,7 @@ impl Shared {
         let mut page = EntryPage::default();
         let mut bytes = 0;
         while let Some((key, value)) = served.table.view(None).next(&from, &end)? {
-            if page.entries.len() >= max.clamp(1, PAGE_ITEMS_MAX.get()) || bytes >= PAGE_BYTES_MAX.get() {
+            if page.entries.len() >= max.clamp(1, PAGE_ITEMS_MAX) || bytes >= PAGE_BYTES_MAX {
                 page.after = page.entries.last().map(|entry| entry.key.clone());
                 return Ok(page);
             }
@@ -385,7 +384,6 @@ pub(super) fn receipt_place(served: &Served, ordinal: u64) -> Result<(Run, Span)
     Ok((run, span))
 }
 
-/// The run that an offset is in.
 fn event_run(served: &Served, topic: &TopicName, offset: u64) -> Result<(u64, Run), StoreError> {
     let found = served
         .table
@@ -402,7 +400,6 @@ fn event_run(served: &Served, topic: &TopicName, offset: u64) -> Result<(u64, Ru
         })
 }
 
-/// Where a topic begins and ends.
 pub(super) fn span_of(served: &Served, topic: &TopicName) -> (u64, u64) {
     let live = served.live();
     (live.begin(topic), live.ends.get(topic).copied().unwrap_or(0))
@@ -435,7 +432,6 @@ pub(super) fn first_run(
     Ok(low)
 }
 
-/// The offset under which an event's id was published.
 pub(super) fn published_at(
     served: &Served,
     topic: &TopicName,

@@ -1,14 +1,13 @@
 //! Opening a store: from what is on disk to the state that is served.
 
-use std::sync::RwLock;
-
 use effectd_contracts::Clock;
+use parking_lot::RwLock;
 
 use super::letters::count_letters;
 use super::writer::vouch;
 use super::{Live, Medium, Opened, Served};
 use crate::block::{self, BlockError, FORMAT};
-use crate::codec::{Malformed, Place, Reader};
+use crate::codec::{self, Malformed, Place};
 use crate::error::StoreError;
 use crate::fold::{Effects, Fold, When};
 use crate::ground::{Ground, divide};
@@ -18,7 +17,6 @@ use crate::log::leaf_of;
 use crate::table::{Base, Cell, Layer, Table, View, Vouch};
 use crate::vault::Vault;
 
-/// Where the writer goes on.
 pub(crate) struct WriterState {
     pub(crate) fold: Fold,
     pub(crate) last_seq: u64,
@@ -248,7 +246,7 @@ fn finish_cut(
 /// The first block whose entries the index has.
 pub(crate) fn index_first(table: &Table) -> Result<u64, StoreError> {
     let found = table.view(None).get(&keys::cut())?;
-    let first = found.map(|bytes| Reader::new(&bytes, 0).u64()).transpose();
+    let first = found.map(|bytes| codec::decode(&bytes)).transpose();
     Ok(first.map_err(|error| index_damaged(&error))?.unwrap_or(1))
 }
 

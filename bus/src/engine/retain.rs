@@ -12,7 +12,7 @@
 //!
 //! A crash before 4 has reached the disk leaves everything as it was; one after it is made good when the store is opened.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::Timestamp;
@@ -180,7 +180,6 @@ impl Shared {
         Ok((until, bytes as u64))
     }
 
-    /// The time from which on receipts are kept.
     fn kept_since(&self, served: &Served, retention: &Retention) -> Result<Option<Timestamp>, StoreError> {
         let begin = served.live().receipts_begin;
         if begin > 0 && begin < receipts_total(served)? {
@@ -195,7 +194,7 @@ impl LocalStore {
     pub(super) fn preview(&self, retention: &Retention) -> Result<Retained, StoreError> {
         let shared = self.shared();
         // Nothing goes while it is counted.
-        let turns = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
+        let turns = shared.retaining.lock();
         let served = shared.served();
         served.alive()?;
         let plan = shared.plan(&served, retention)?;
@@ -225,7 +224,7 @@ impl LocalStore {
     /// The first step of a turn; see the module.
     pub(super) fn let_go(&self, retention: &Retention) -> Result<Retained, StoreError> {
         let shared = self.shared();
-        let mut reached = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reached = shared.retaining.lock();
         let served = shared.served();
         served.alive()?;
         let mut letters = 0;
@@ -245,10 +244,9 @@ impl LocalStore {
         })
     }
 
-    /// The other steps.
     pub(super) fn drop_old(&self, log_before: u64) -> Result<Retained, StoreError> {
         let shared = self.shared();
-        let mut reached = shared.retaining.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reached = shared.retaining.lock();
         let served = shared.served();
         served.alive()?;
         let mut told = Retained::default();

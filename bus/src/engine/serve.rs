@@ -12,6 +12,7 @@ use super::{LocalStore, Shared, reads, timestamp};
 use crate::desk::{Admittance, Desk, Grant, Verdict};
 use crate::error::StoreError;
 use crate::fold::OpenClaim;
+use crate::journal::JournalReader;
 use crate::keys;
 use crate::limits::{
     BODY_BYTES_MAX, COMPLETION_ITEMS_MAX, DELIVERIES_MAX, LEASE_EVENTS_MAX, OPERATION_BYTES_MAX,
@@ -61,13 +62,13 @@ impl LocalStore {
         T: Send + 'static,
         D: FnOnce(&mut Desk<'_>) -> Result<T, StoreError> + Send + 'static,
     {
-        self.queue(bytes, false, move |desk| {
+        self.queue(bytes, move |desk| {
             let value = decide(desk)?;
             Ok(Box::new(move || Ok(value)) as Finish<T>)
         })
     }
 
-    fn queue<T, D>(&self, bytes: usize, patient: bool, decide: D) -> Wait<T>
+    fn queue<T, D>(&self, bytes: usize, decide: D) -> Wait<T>
     where
         T: Send + 'static,
         D: FnOnce(&mut Desk<'_>) -> Result<Finish<T>, StoreError> + Send + 'static,
@@ -78,7 +79,6 @@ impl LocalStore {
         match self.shared().queue.push(Job {
             bytes,
             since: Instant::now(),
-            patient,
             work,
         }) {
             Ok(()) => wait,
@@ -141,18 +141,14 @@ impl Store for LocalStore {
     }
 
     fn watch(&self, topic: &TopicName) -> Result<Watch, StoreError> {
-        let mut signals = self.shared().signals();
-        bound(
-            "topics watched",
-            signals.len(),
-            crate::limits::TOPICS_MAX.get() * 4,
-        )?;
+        let mut signals = self.shared().signals.lock();
+        bound("topics watched", signals.len(), crate::limits::TOPICS_MAX * 4)?;
         Ok(Watch::new(signals.entry(topic.clone()).or_default().clone()))
     }
 
     fn watch_group(&self, topic: &TopicName, group: &GroupName) -> Result<Watch, StoreError> {
-        let mut signals = self.shared().group_signals();
-        bound("groups watched", signals.len(), crate::limits::GROUPS_MAX.get())?;
+        let mut signals = self.shared().group_signals.lock();
+        bound("groups watched", signals.len(), crate::limits::GROUPS_MAX)?;
         let signal = signals.entry((topic.clone(), group.clone())).or_default();
         Ok(Watch::new(signal.clone()))
     }
@@ -160,10 +156,10 @@ impl Store for LocalStore {
     fn lease(&self, topic: &TopicName, group: &GroupName, max: usize, ttl: Duration) -> Wait<Leased> {
         or_refuse(
             check_ttl(ttl)
-                .and_then(|()| bound("events in one lease", max, LEASE_EVENTS_MAX.get()))
+                .and_then(|()| bound("events in one lease", max, LEASE_EVENTS_MAX))
                 .map(|()| {
                     let (topic, group, shared) = (topic.clone(), group.clone(), self.shared().clone());
-                    self.queue(0, false, move |desk| {
+                    self.queue(0, move |desk| {
                         let (grants, next_due) = desk.lease(&topic, &group, max, ttl)?;
                         Ok(Box::new(move || shared.deliver(&topic, grants, next_due)) as Finish<Leased>)
                     })
@@ -212,7 +208,7 @@ impl Store for LocalStore {
         let bytes = claim.intent.len();
         or_refuse(self.shared().draft_claim(claim).map(|draft| {
             let shared = self.shared().clone();
-            self.queue(bytes, false, move |desk| {
+            self.queue(bytes, move |desk| {
                 let verdict = desk.claim(draft)?;
                 Ok(Box::new(move || shared.claim_answer(verdict)) as Finish<ClaimAnswer>)
             })
@@ -262,7 +258,7 @@ impl Store for LocalStore {
             let event = self.shared().draft_event(event)?;
             let claim = self.shared().draft_claim(claim)?;
             let shared = self.shared().clone();
-            Ok(self.queue(bytes, false, move |desk| {
+            Ok(self.queue(bytes, move |desk| {
                 let admittance = desk.admit(&topic, &group, ttl, event, claim)?;
                 Ok(Box::new(move || match admittance {
                     Admittance::Settled(admitted) => Ok(admitted),
@@ -296,9 +292,8 @@ impl Store for LocalStore {
         } = link;
         or_refuse(
             bound("leases of one link", leases.len(), COMPLETION_ITEMS_MAX).map(|()| {
-                self.queue(0, true, move |desk| {
-                    desk.link(&action_id, action_digest, receipt_id.as_str(), &leases)?;
-                    Ok(Box::new(|| Ok(())) as Finish<()>)
+                self.submit(0, move |desk| {
+                    desk.link(&action_id, action_digest, receipt_id.as_str(), &leases)
                 })
             }),
         )
@@ -306,13 +301,13 @@ impl Store for LocalStore {
 
     fn open_intents(&self, after: Option<Fence>, max: usize) -> Wait<Vec<OpenIntent>> {
         let shared = self.shared().clone();
-        self.queue(0, false, move |desk| {
+        self.queue(0, move |desk| {
             let from = after.map_or(0, |fence| fence.0.saturating_add(1));
             let open: Vec<_> = desk
                 .fold
                 .claims()
                 .range(from..)
-                .take(max.min(PAGE_ITEMS_MAX.get()))
+                .take(max.min(PAGE_ITEMS_MAX))
                 .collect();
             let open: Vec<_> = open
                 .into_iter()
@@ -437,7 +432,7 @@ impl Store for LocalStore {
 
     fn purge(&self, letters: Vec<u64>) -> Wait<u64> {
         or_refuse(
-            bound("letters in one purge", letters.len(), PAGE_ITEMS_MAX.get())
+            bound("letters in one purge", letters.len(), PAGE_ITEMS_MAX)
                 .map(|()| self.submit(0, move |desk| desk.purge(&letters))),
         )
     }
@@ -472,16 +467,21 @@ impl Store for LocalStore {
         self.drop_old(log_before)
     }
 
+    fn read_journal(&self) -> Result<JournalReader, StoreError> {
+        let shared = self.shared().clone();
+        JournalReader::new(move || {
+            let served = shared.served();
+            served.alive()?;
+            Ok(served.journal.clone())
+        })
+    }
+
     fn refusal(&self) -> Option<StoreError> {
         self.shared().refusal()
     }
 
     fn stats(&self) -> Stats {
         self.shared().meters.read()
-    }
-
-    fn writer_thread(&self) -> Option<i32> {
-        Some(self.inner.writer_thread)
     }
 
     fn close(&self) -> Result<(), StoreError> {

@@ -2,15 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::sched::{sched_getaffinity, sched_setaffinity};
-use nix::unistd::{Pid, gettid};
-
-use super::queue::{Job, Luck, Reply};
+use super::queue::{Job, Reply};
 use super::recover::{Recovered, WriterState, recover};
 use super::{Served, Shared, mirror};
 use crate::block::Builder;
@@ -22,35 +19,21 @@ use crate::keys::Checkpoint;
 use crate::names::TopicName;
 use crate::table::Vouch;
 
-/// Longest time that the writer waits for company: a fraction of what the fastest disk takes for a sync.
-const PATIENCE_MAX: Duration = Duration::from_micros(200);
-
-/// Starts it, and tells the kernel's number of it.
-pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<(JoinHandle<()>, i32), StoreError> {
-    let (tell, told) = mpsc::channel();
-    let no_thread = |reason: String| StoreError::Unavailable {
-        reason: format!("no thread for the writer: {reason}"),
+pub(crate) fn spawn(shared: Arc<Shared>, state: WriterState) -> Result<JoinHandle<()>, StoreError> {
+    let writer = Writer {
+        shared,
+        state: Some(state),
+        mover: None,
+        mirror: None,
+        batch: 0,
+        spare: Vec::new(),
     };
-    let thread = std::thread::Builder::new()
+    std::thread::Builder::new()
         .name("store-writer".into())
-        .spawn(move || {
-            let _nobody_asks = tell.send(gettid().as_raw());
-            Writer {
-                shared,
-                state: Some(state),
-                mover: None,
-                mirror: None,
-                sync: Duration::ZERO,
-                batch: 0,
-                company: 0,
-                luck: Luck::default(),
-                spare: Vec::new(),
-            }
-            .run()
+        .spawn(move || writer.run())
+        .map_err(|error| StoreError::Unavailable {
+            reason: format!("no thread for the writer: {error}"),
         })
-        .map_err(|error| no_thread(error.to_string()))?;
-    let number = told.recv().map_err(|error| no_thread(error.to_string()))?;
-    Ok((thread, number))
 }
 
 struct Writer {
@@ -60,21 +43,10 @@ struct Writer {
     mover: Option<JoinHandle<()>>,
     /// Keeps the files of dead letters.
     mirror: Option<JoinHandle<()>>,
-    /// How long a sync takes, smoothed.
-    sync: Duration,
     /// How many are decided together this time.
     batch: usize,
-    /// How many were under way when the last were answered: those and the ones that waited already.
-    company: usize,
-    luck: Luck,
     /// The last block's memory, to be used again.
     spare: Vec<u8>,
-}
-
-/// What is started from now on runs where the process may, also if this thread was given processors of its own meanwhile.
-fn run_anywhere() {
-    let all = sched_getaffinity(Pid::this());
-    let _as_it_is = all.and_then(|all| sched_setaffinity(gettid(), &all));
 }
 
 impl Writer {
@@ -82,11 +54,7 @@ impl Writer {
         if let Err(error) = self.ensure_open() {
             tracing::warn!(%error, "a thread of the store could not be started; it is tried again with the first write");
         }
-        while let Some(jobs) = self.shared.queue.take(
-            self.company * 7 / 8,
-            (self.sync / 2).min(PATIENCE_MAX),
-            &mut self.luck,
-        ) {
+        while let Some(jobs) = self.shared.queue.take() {
             let since: Vec<Instant> = jobs.iter().map(|job| job.since).collect();
             self.batch = jobs.len();
             self.turn(jobs);
@@ -116,7 +84,6 @@ impl Writer {
         match turned {
             Ok((replies, Ok(()))) => {
                 self.state = Some(state);
-                self.company = self.batch + self.shared.queue.len();
                 answer(replies, &Ok(()));
             }
             Ok((replies, Err(error))) => {
@@ -205,11 +172,6 @@ impl Writer {
         served.journal.append(seq, &bytes)?;
         failpoint::hit("writer.after_append");
         let took = begun.elapsed();
-        self.sync = if self.sync.is_zero() {
-            took
-        } else {
-            (self.sync * 7 + took) / 8
-        };
         let meters = &self.shared.meters;
         meters.sync.observe(took.as_secs_f64());
         meters.syncs.inc();
@@ -243,7 +205,7 @@ impl Writer {
             served.table.freeze(vouch(state));
         }
         {
-            let mut live = served.live.write().unwrap_or_else(PoisonError::into_inner);
+            let mut live = served.live.write();
             for (key, digest, action) in effects.opened {
                 live.open_keys.insert(key, (digest, action));
             }
@@ -278,11 +240,11 @@ impl Writer {
     /// Wakes whoever reads a topic with news, and whoever takes for a group for which there may be something. What was admitted
     /// has its holder already, and wakes no group.
     fn tell(&self, fold: &Fold, news: &BTreeSet<TopicName>, given_back: &BTreeSet<TopicName>) {
-        let signals = self.shared.signals();
+        let signals = self.shared.signals.lock();
         let told = news.iter().filter_map(|topic| signals.get(topic));
         told.for_each(|signal| signal.raise());
         drop(signals);
-        for (key, signal) in &*self.shared.group_signals() {
+        for (key, signal) in &*self.shared.group_signals.lock() {
             let (topic, _) = key;
             // Not counted: much may be settled beyond an event that nobody has.
             let has_more = || {
@@ -312,7 +274,6 @@ impl Writer {
             self.abandon();
         }
         if self.state.is_none() {
-            run_anywhere();
             let shared = &self.shared;
             let opened = catch_unwind(AssertUnwindSafe(|| {
                 recover(shared.medium.as_ref(), shared.clock.as_ref(), &shared.vault)
@@ -324,10 +285,10 @@ impl Writer {
             };
             let Recovered { served, state } = opened.unwrap_or_else(panicked)?;
             // Whatever went unseen, the files of dead letters are written anew.
-            let mut live = served.live.write().unwrap_or_else(PoisonError::into_inner);
+            let mut live = served.live.write();
             live.letters_ended = (shared.meters.reopens.get() + 1) << 32;
             drop(live);
-            *shared.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
+            *shared.served.write() = Arc::new(served);
             shared.meters.reopens.inc();
             shared.measure();
             shared.letters.raise();
@@ -358,8 +319,7 @@ impl Writer {
             let _ = mover.join();
         }
         served.table.drop_base();
-        *self.shared.served.write().unwrap_or_else(PoisonError::into_inner) =
-            Arc::new(Served::dead(reopening()));
+        *self.shared.served.write() = Arc::new(Served::dead(reopening()));
     }
 
     /// Writes the rest of the index, so that the next open is quick.
@@ -383,8 +343,7 @@ impl Writer {
             }
         }
         drop(served);
-        *self.shared.served.write().unwrap_or_else(PoisonError::into_inner) =
-            Arc::new(Served::dead(StoreError::Closed));
+        *self.shared.served.write() = Arc::new(Served::dead(StoreError::Closed));
         self.shared.medium.release();
     }
 }

@@ -6,6 +6,7 @@ use super::groups::{Hold, Pending, Tried};
 use super::{Effects, Fold, OpenClaim, When};
 use crate::codec::{Malformed, Place, Span};
 use crate::keys::{self, Dimension, Disturbance, EntryAt, LetterAt, ReceiptAt, Resolution, Run, Stored};
+use crate::names::TopicName;
 use crate::record::{
     ClaimRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord, LetterRecord, ReceiptRecord, Record,
     SettledRecord,
@@ -27,7 +28,9 @@ impl Fold {
             self.logged(place, leaf, effects);
         }
         match record {
-            Record::Published(event) => self.published(place, event, effects),
+            Record::Published { topic, offset, event } => {
+                self.published(place, (topic, *offset), event, effects)
+            }
             Record::Leased(leased) => self.leased(leased, when),
             Record::Settled(settled) => self.settled(place, settled, when, effects),
             Record::Lettered(letter) => self.lettered(place, letter, when, effects),
@@ -119,27 +122,13 @@ impl Fold {
                 effects.index.post(keys::posting(Dimension::Note, *about, index));
                 Ok(())
             }
-            Record::LetterResealed {
-                letter,
-                at_ms,
-                fingerprint,
-                record,
-                detail,
-                payload,
-            } => {
-                let moved = LetterAt {
-                    at_ms: *at_ms,
-                    fingerprint: *fingerprint,
-                    record: *record,
-                    detail: Stored::of(place.seq, detail),
-                    payload: Stored::of(place.seq, payload),
-                    tries: None,
-                };
-                effects.index.put(keys::letter(*letter), moved.encode());
-                Ok(())
-            }
             Record::Expired(expired) => self.expired(expired, effects),
-            Record::EventMoved { at_ms, event } => self.event_moved(place, *at_ms, event, effects),
+            Record::EventMoved {
+                at_ms,
+                topic,
+                offset,
+                event,
+            } => self.event_moved(place, *at_ms, (topic, *offset), event, effects),
             Record::ClaimMoved { fence, intent } => {
                 let claim = self
                     .claims
@@ -193,19 +182,17 @@ impl Fold {
         &mut self,
         place: Place,
         at_ms: i64,
+        (name, offset): (&TopicName, u64),
         event: &EventRecord,
         effects: &mut Effects,
     ) -> Result<(), Malformed> {
-        let topic = self
-            .topics
-            .get_mut(&event.topic)
-            .ok_or(Malformed("a move in no topic"))?;
-        if event.offset >= topic.end {
+        let topic = self.topics.get_mut(name).ok_or(Malformed("a move in no topic"))?;
+        if offset >= topic.end {
             return Err(Malformed("a move of an event that is not there"));
         }
         if let Some(epoch) = event.body.epoch {
             let end = topic.sealed.entry(epoch).or_default();
-            *end = (*end).max(event.offset + 1);
+            *end = (*end).max(offset + 1);
         }
         let run = Run {
             at_ms,
@@ -214,10 +201,10 @@ impl Fold {
             spans: vec![place.span],
         };
         let index = &mut effects.index;
-        index.put(keys::run(&event.topic, event.offset), run.encode());
+        index.put(keys::run(name, offset), run.encode());
         index.put(
-            keys::event(&event.topic, &event.event_id),
-            keys::event_value(event.offset, Some(place.seq)),
+            keys::event(name, &event.event_id),
+            keys::event_value(offset, Some(place.seq)),
         );
         Ok(())
     }
@@ -247,7 +234,6 @@ impl Fold {
         }
     }
 
-    /// Adds an entry to the log.
     fn logged(&mut self, place: Place, leaf: Digest, effects: &mut Effects) {
         let index = self.log.size();
         self.log.push(leaf);
@@ -265,25 +251,26 @@ impl Fold {
     fn published(
         &mut self,
         place: Place,
+        (name, offset): (&TopicName, u64),
         event: &EventRecord,
         effects: &mut Effects,
     ) -> Result<(), Malformed> {
-        let topic = self.topics.entry(event.topic.clone()).or_default();
-        count(&mut topic.end, event.offset, "an event out of order")?;
+        let topic = self.topics.entry(name.clone()).or_default();
+        count(&mut topic.end, offset, "an event out of order")?;
         if let Some(epoch) = event.body.epoch {
             topic.sealed.insert(epoch, topic.end);
         }
         topic.bytes += u64::from(place.span.len);
         effects.index.put(
-            keys::event(&event.topic, &event.event_id),
-            keys::event_value(event.offset, None),
+            keys::event(name, &event.event_id),
+            keys::event_value(offset, None),
         );
         let run = self
             .runs
-            .entry(event.topic.clone())
-            .or_insert_with(|| (event.offset, Vec::new()));
+            .entry(name.clone())
+            .or_insert_with(|| (offset, Vec::new()));
         run.1.push(place.span);
-        effects.news.insert(event.topic.clone());
+        effects.news.insert(name.clone());
         Ok(())
     }
 

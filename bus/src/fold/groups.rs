@@ -3,30 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::Monotonic;
+use serde::{Deserialize, Serialize};
 
+use super::When;
+use super::apply::waiting;
 use crate::keys::Stored;
 use crate::limits::{GROUP_WINDOW_MAX, LETTER_TRIES_MAX};
 use crate::types::groups::GroupOptions;
 
 /// Why an event that was delivered is not due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hold {
-    /// A consumer has it.
     Leased {
-        /// Under which lease.
+        #[serde(skip, default = "no_lease")]
         lease: u64,
-        /// How long.
+        #[serde(skip)]
         until: Monotonic,
     },
-    /// It waits.
     Waiting {
-        /// How long.
+        #[serde(skip)]
         until: Monotonic,
-        /// The same by the wall clock, for a later run of the process.
+        /// `until` by the wall clock, for a later run of the process.
         until_ms: i64,
         /// How long it was asked to wait, which bounds what the wall clock may say.
         delay_ms: u64,
     },
+}
+
+/// A lease of an earlier run of the process is over: this number is never given out, and nothing can be settled by it.
+fn no_lease() -> u64 {
+    u64::MAX
 }
 
 impl Hold {
@@ -38,7 +44,7 @@ impl Hold {
 }
 
 /// An event that was delivered and is not settled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// How often it was delivered and counted.
     pub count: u32,
@@ -47,18 +53,14 @@ pub struct Pending {
 }
 
 /// A delivery that failed: when, and where it is written why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tried {
-    /// When.
     pub at_ms: i64,
-    /// Where the words lie.
     pub detail: Stored,
 }
 
-/// One group of one topic.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Group {
-    /// How it treats its deliveries.
     pub options: GroupOptions,
     /// Every event before this is settled.
     committed: u64,
@@ -66,6 +68,7 @@ pub struct Group {
     next: u64,
     done: BTreeSet<u64>,
     pending: BTreeMap<u64, Pending>,
+    #[serde(skip)]
     due: BTreeSet<(Monotonic, u64)>,
     /// What went wrong with the events in `pending`, the last few times.
     tried: BTreeMap<u64, Vec<Tried>>,
@@ -86,16 +89,16 @@ impl Group {
         offset >= self.committed && !self.done.contains(&offset)
     }
 
-    /// A group with this progress, as a snapshot has it.
-    pub fn restored(options: GroupOptions, committed: u64, next: u64, done: BTreeSet<u64>) -> Self {
-        Group {
-            options,
-            committed,
-            next,
-            done,
-            pending: BTreeMap::new(),
-            due: BTreeSet::new(),
-            tried: BTreeMap::new(),
+    /// Goes on after it was read back from a snapshot.
+    pub(super) fn resume(&mut self, when: When) {
+        for (offset, mut pending) in std::mem::take(&mut self.pending) {
+            if let Hold::Waiting {
+                until_ms, delay_ms, ..
+            } = pending.hold
+            {
+                pending.hold = waiting(when, until_ms, delay_ms);
+            }
+            self.hold(offset, pending);
         }
     }
 
@@ -114,7 +117,6 @@ impl Group {
         &self.done
     }
 
-    /// Events that were delivered and are not settled.
     pub fn pending(&self) -> &BTreeMap<u64, Pending> {
         &self.pending
     }
@@ -135,7 +137,7 @@ impl Group {
 
     /// Whether the group is so far ahead of its oldest unsettled event that it must not take this one yet.
     pub fn beyond_window(&self, offset: u64) -> bool {
-        offset >= self.committed.saturating_add(GROUP_WINDOW_MAX.get())
+        offset >= self.committed.saturating_add(GROUP_WINDOW_MAX)
     }
 
     /// Events that are due again, the oldest first.
@@ -151,7 +153,6 @@ impl Group {
         offsets
     }
 
-    /// When the next delivered event is due.
     pub fn next_due(&self) -> Option<Monotonic> {
         self.due.first().map(|(until, _)| *until)
     }
@@ -199,7 +200,6 @@ impl Group {
         self.due.insert((pending.hold.until(), offset));
     }
 
-    /// Settles an event for good.
     pub fn finish(&mut self, offset: u64) {
         if let Some(old) = self.pending.remove(&offset) {
             self.due.remove(&(old.hold.until(), offset));
@@ -280,8 +280,8 @@ mod tests {
         let mut group = Group::default();
         group.grant(0, 0, at(1));
         assert_eq!(
-            group.fresh(GROUP_WINDOW_MAX.get() + 9, usize::MAX).len() as u64,
-            GROUP_WINDOW_MAX.get() - 1
+            group.fresh(GROUP_WINDOW_MAX + 9, usize::MAX).len() as u64,
+            GROUP_WINDOW_MAX - 1
         );
     }
 }

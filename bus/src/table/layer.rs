@@ -4,25 +4,20 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
-/// What a layer says about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
-    /// It has this value.
     Put(Vec<u8>),
-    /// It is gone.
     Delete,
     /// These bytes, in order and each once, are in it beside those that older layers say.
     Union(Vec<u8>),
 }
 
-/// Changes by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layer {
     cells: BTreeMap<Vec<u8>, Cell>,
 }
 
 impl Layer {
-    /// The key has this value from now on.
     pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.set(key, Cell::Put(value));
     }
@@ -43,7 +38,6 @@ impl Layer {
         }
     }
 
-    /// Joins a newer layer.
     pub fn extend(&mut self, newer: Layer) {
         newer
             .cells
@@ -51,7 +45,6 @@ impl Layer {
             .for_each(|(key, cell)| self.set(key, cell));
     }
 
-    /// Takes out what it says about a key.
     pub fn take(&mut self, key: &[u8]) -> Option<Cell> {
         self.cells.remove(key)
     }
@@ -63,23 +56,19 @@ impl Layer {
         found.any(|(_, cell)| *cell != Cell::Delete)
     }
 
-    /// The keys that it says are gone.
     pub(super) fn deleted(&self) -> Vec<Vec<u8>> {
         let gone = self.cells.iter().filter(|(_, cell)| **cell == Cell::Delete);
         gone.map(|(key, _)| key.clone()).collect()
     }
 
-    /// How many keys it speaks of.
     pub fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// Whether it speaks of nothing.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// What it says, by key.
     pub fn cells(&self) -> &BTreeMap<Vec<u8>, Cell> {
         &self.cells
     }

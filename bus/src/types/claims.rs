@@ -18,9 +18,7 @@ pub struct Fence(pub u64);
 /// can take a key from another asker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asker {
-    /// In which space.
     pub space: SpaceId,
-    /// On whose behalf.
     pub subject: SubjectId,
     /// Who the door saw.
     pub principal: Principal,
@@ -29,11 +27,9 @@ pub struct Asker {
 /// The wish to carry out an action, with all that is needed to settle it should the process die half-way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Which action.
     pub action_id: ActionId,
     /// Digest of the whole request: the same id with other content is a conflict.
     pub action_digest: Digest,
-    /// Whose key it is.
     pub asker: Asker,
     /// The idempotency key; an action without one is only ever equal to itself.
     pub key: Option<IdempotencyKey>,
@@ -48,7 +44,6 @@ pub struct Claim {
     pub depends: Vec<ResourceName>,
 }
 
-/// What became of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimAnswer {
     /// It is granted, and the intent is on disk: go on, and commit under this fence.
@@ -57,36 +52,21 @@ pub enum ClaimAnswer {
         fence: Fence,
     },
     /// Another action of the same asker with the same key and parameters is at work: wait for its receipt.
-    InFlight {
-        /// Whose work.
-        action_id: ActionId,
-    },
+    InFlight { action_id: ActionId },
     /// Another action changes one of the resources: try again when it is done.
-    ResourceBusy {
-        /// Who holds the resource.
-        action_id: ActionId,
-    },
+    ResourceBusy { action_id: ActionId },
     /// It is done already, by this action or by another of the same asker with the same key.
-    Done {
-        /// The receipt of it.
-        receipt_id: ReceiptId,
-    },
+    Done { receipt_id: ReceiptId },
     /// This very action has an open intent: it was begun before, and whether it happened is to be settled. To carry on
     /// with it, [`take_over`](crate::Store::take_over) under the fence given here.
     OwnIntent(OpenIntent),
     /// The action id, or the asker's key, was used before with other content.
-    Conflict {
-        /// Which of the two.
-        what: ConflictOf,
-    },
+    Conflict { what: ConflictOf },
 }
 
-/// Which identity came back with other content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConflictOf {
-    /// The action id.
     Action,
-    /// The idempotency key.
     Key,
 }
 
@@ -97,12 +77,9 @@ pub enum Lookup {
     Unknown,
     /// Another action with the same key and parameters is at work.
     InFlight {
-        /// Whose work.
         action_id: ActionId,
     },
-    /// It is done already.
     Done {
-        /// The receipt of it.
         receipt_id: ReceiptId,
     },
     /// The key was used before with other parameters.
@@ -112,56 +89,42 @@ pub enum Lookup {
 /// An intent whose outcome is not recorded yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenIntent {
-    /// Whose intent.
     pub action_id: ActionId,
     /// Digest of the whole request.
     pub action_digest: Digest,
-    /// The fence it is held under now.
     pub fence: Fence,
-    /// In which space.
     pub space: SpaceId,
-    /// Digest of the parameters.
     pub params_digest: Digest,
     /// When it was claimed, by the wall clock.
     pub since: Timestamp,
     /// It was last claimed or taken over by an earlier run of the process, so that nobody is at work on it now.
     pub orphaned: bool,
-    /// The intent as it was given.
     pub intent: Body,
 }
 
 /// A decision that is published, leased and claimed in one step: the short way of `exec`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// Where the decision goes.
     pub topic: TopicName,
     /// The group that its delivery is counted for.
     pub group: GroupName,
     /// How long the caller holds the delivery before the group may give it to someone else.
     pub ttl: Duration,
-    /// The decision.
     pub event: NewEvent,
-    /// The claim.
     pub claim: Claim,
 }
 
-/// What became of an admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admitted {
     /// Decision, delivery, claim and intent are on disk, in one block.
     Granted {
-        /// What to commit under.
         fence: Fence,
         /// The delivery to settle with the commit.
         lease_id: LeaseId,
-        /// The decision's place in its topic.
         offset: u64,
     },
     /// Nothing was written; this is why the claim was not granted.
     NotGranted(ClaimAnswer),
     /// Nothing was written: the decision had been published before and is on its way through its group.
-    AlreadyPublished {
-        /// The decision's place in its topic.
-        offset: u64,
-    },
+    AlreadyPublished { offset: u64 },
 }

@@ -14,7 +14,6 @@ pub enum NewBody {
 }
 
 impl NewBody {
-    /// The bytes, as they were given.
     pub fn bytes(&self) -> &[u8] {
         match self {
             NewBody::Clear(bytes) | NewBody::Sealed(bytes) => bytes,
@@ -32,10 +31,8 @@ impl std::fmt::Debug for NewBody {
     }
 }
 
-/// Bytes that were stored, as they can be read now.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Body {
-    /// Stored in clear.
     Clear(Vec<u8>),
     /// Stored sealed; these are the original bytes.
     Opened(Vec<u8>),
@@ -63,14 +60,12 @@ impl std::fmt::Debug for Body {
     }
 }
 
-/// An event to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent {
     /// Unique within its topic for ever; publishing it again returns the first offset.
     pub event_id: EventId,
     /// When it happened, by the publisher's wall clock.
     pub time: Timestamp,
-    /// The trace that it belongs to.
     pub trace_id: TraceId,
     /// The action that it is about, if any. A sealed body is bound to it.
     pub action_id: Option<ActionId>,
@@ -78,7 +73,6 @@ pub struct NewEvent {
     pub body: NewBody,
 }
 
-/// Where a published event stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {
     /// Its place in the topic, counted from 0 without gaps.
@@ -87,28 +81,21 @@ pub struct Published {
     pub duplicate: bool,
 }
 
-/// An event as it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// Which topic.
     pub topic: TopicName,
-    /// Its place in the topic.
     pub offset: u64,
-    /// Its id.
     pub event_id: EventId,
     /// When it happened, by the publisher's wall clock, to the millisecond.
     pub time: Timestamp,
     /// When the Store wrote it; never goes back from one event to the next, and is what time-based seeks go by.
     pub stored_at: Timestamp,
-    /// The trace that it belongs to.
     pub trace_id: TraceId,
     /// The action that it is about, if any.
     pub action_id: Option<ActionId>,
-    /// Its body.
     pub body: Body,
 }
 
-/// Some of a topic's events, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventPage {
     /// The events, without gaps.

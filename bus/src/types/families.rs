@@ -7,33 +7,22 @@ use crate::types::groups::LeaseId;
 /// What must be true of an entry for a change to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// There is no such entry.
     Absent,
-    /// It is at this version.
     Version(u64),
-    /// Anything.
     Any,
 }
 
-/// What is to become of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryChange {
-    /// It has this value from now on.
     Put(NewBody),
-    /// It is gone.
     Delete,
 }
 
-/// One compare-and-swap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
-    /// Which family.
     pub family: FamilyName,
-    /// Which entry.
     pub key: String,
-    /// Under which condition.
     pub expect: Expect,
-    /// What to do.
     pub change: EntryChange,
 }
 
@@ -45,11 +34,9 @@ pub struct Change {
     pub swaps: Vec<Swap>,
     /// Deliveries that end with it. If one is no longer held, nothing happens and the answer is `LeaseLost`.
     pub leases: Vec<LeaseId>,
-    /// Events that are published with it.
     pub events: Vec<(TopicName, NewEvent)>,
 }
 
-/// What a change did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changed {
     /// The entries' new versions, in the order given; `None` for one that is gone.
@@ -58,18 +45,14 @@ pub struct Changed {
     pub offsets: Vec<u64>,
 }
 
-/// An entry as it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its key.
     pub key: String,
     /// Its version: greater than that of any entry of this store that was changed before.
     pub version: u64,
-    /// Its value.
     pub value: Body,
 }
 
-/// Some of a family's entries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntryPage {
     /// The entries, in the order of their keys.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use effectd_contracts::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::limits::DELIVERIES_MAX_DEFAULT;
 use crate::names::{GroupName, TopicName};
@@ -15,11 +16,8 @@ pub struct LeaseId(pub u64);
 /// One event, lent to one consumer for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// What to settle it by.
     pub lease_id: LeaseId,
-    /// The event's place in its topic.
     pub offset: u64,
-    /// The event.
     pub event: StoredEvent,
     /// How often it was delivered to this group, this time included. Survives a crash of the process.
     pub delivery_count: u32,
@@ -27,7 +25,6 @@ pub struct Delivery {
     pub exhausted: bool,
 }
 
-/// What a lease call brought.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leased {
     /// The deliveries, oldest first; empty if nothing is due.
@@ -36,23 +33,18 @@ pub struct Leased {
     pub next_due: Option<Duration>,
 }
 
-/// How a delivery ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
     /// Done; never deliver it to this group again.
     Ack,
     /// Failed; deliver it again after the delay, or set it aside as a dead letter if its deliveries are used up.
     Nack {
-        /// How long to wait.
         delay: Duration,
         /// Why, for the people who look at dead letters. Stored sealed.
         detail: String,
     },
     /// Not now (throttled, tool full): deliver it again after the delay, and do not count this delivery.
-    Defer {
-        /// How long to wait.
-        delay: Duration,
-    },
+    Defer { delay: Duration },
     /// Hopeless; make it a dead letter at once.
     Term {
         /// A stable word for the cause: `malformed`.
@@ -62,22 +54,14 @@ pub enum Settlement {
     },
 }
 
-/// Where a settled event went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// It is done.
     Done,
-    /// It will be delivered again.
     WillRetry,
-    /// It is a dead letter.
-    DeadLettered {
-        /// Which one.
-        letter: u64,
-    },
+    DeadLettered { letter: u64 },
 }
 
-/// What happens to an event whose deliveries are used up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Exhausted {
     /// The Store makes it a dead letter by itself.
     #[default]
@@ -87,12 +71,10 @@ pub enum Exhausted {
     HandOver,
 }
 
-/// How a group treats its deliveries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupOptions {
     /// Deliveries of one event before it counts as poison.
     pub deliveries_max: u32,
-    /// What happens then.
     pub exhausted: Exhausted,
 }
 
@@ -105,7 +87,6 @@ impl Default for GroupOptions {
     }
 }
 
-/// Where a group is told to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTo {
     /// Everything again.
@@ -118,25 +99,18 @@ pub enum SeekTo {
     Time(Timestamp),
 }
 
-/// How a group stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupInfo {
-    /// Which topic.
     pub topic: TopicName,
-    /// Which group.
     pub group: GroupName,
-    /// How it treats its deliveries.
     pub options: GroupOptions,
     /// Every event before this offset is settled. Never goes back, except by a seek.
     pub committed: u64,
     /// Events settled beyond that, out of order.
     pub settled_ahead: u64,
-    /// Events lent out now.
     pub leased: u64,
     /// Events that wait for a delay or for a lost lease.
     pub waiting: u64,
-    /// Events never delivered yet.
     pub undelivered: u64,
-    /// The topic's end.
     pub end: u64,
 }

@@ -13,16 +13,13 @@ use crate::types::events::Body;
 /// The code under which causes that there was no room for are told together.
 pub const OTHER_CAUSES: &str = "other_causes";
 
-/// One attempt that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Try {
-    /// When it ended.
     pub at: Timestamp,
     /// Why it failed, for people; empty where that can no longer be read.
     pub error: String,
 }
 
-/// A dead letter that goes with a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLetter {
     /// The topic whose decision it was.
@@ -31,7 +28,6 @@ pub struct NewLetter {
     pub code: String,
     /// Why, for people. Stored sealed.
     pub detail: String,
-    /// How often it was tried.
     pub attempts: u32,
     /// The attempts one by one, oldest first. The last [`crate::limits::LETTER_TRIES_MAX`] are stored, sealed.
     pub tries: Vec<Try>,
@@ -50,72 +46,48 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// Dead letters of one cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LetterGroup {
-    /// What they have in common.
     pub fingerprint: Fingerprint,
     /// The code of the newest.
     pub code: String,
-    /// How many there are.
     pub count: u64,
     /// When the first that is still there was set aside.
     pub first: Timestamp,
-    /// When the last was.
     pub last: Timestamp,
-    /// The newest of them, as an example.
     pub newest: u64,
 }
 
-/// What became of a request to try a dead letter again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requeued {
     /// It was published again, and is a dead letter no more.
-    Published {
-        /// Where.
-        offset: u64,
-    },
+    Published { offset: u64 },
     /// It is no dead letter any more: it was requeued or purged before.
     Gone,
 }
 
-/// Where a dead letter comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LetterOrigin {
     /// A completion that failed for good.
-    Completion {
-        /// The failing receipt.
-        receipt_id: ReceiptId,
-    },
+    Completion { receipt_id: ReceiptId },
     /// An event that a group gave up.
-    Delivery {
-        /// Which group.
-        group: GroupName,
-        /// Which event.
-        offset: u64,
-    },
+    Delivery { group: GroupName, offset: u64 },
 }
 
-/// A dead letter as it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLetter {
     /// Its number, counted from 0.
     pub letter: u64,
-    /// When it was set aside.
     pub time: Timestamp,
-    /// The topic that it was on.
     pub topic: TopicName,
-    /// Where it comes from.
     pub origin: LetterOrigin,
     /// The action that it is about, if that is known.
     pub action_id: Option<ActionId>,
     /// A stable word for the cause.
     pub code: String,
-    /// What its cause is known by.
     pub fingerprint: Fingerprint,
     /// Why, for people.
     pub detail: Body,
-    /// How often it was tried.
     pub attempts: u32,
     /// The last attempts one by one, oldest first; empty if they were not told, or can no longer be read.
     pub tries: Vec<Try>,
@@ -123,7 +95,6 @@ pub struct StoredLetter {
     pub payload: Body,
 }
 
-/// Some of the dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LetterPage {
     /// The letters, oldest first.

@@ -2,12 +2,9 @@
 
 use effectd_contracts::{Digest, Timestamp};
 
-/// How the log stands at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogStanding {
-    /// How many entries it has.
     pub size: u64,
-    /// The root of the tree over them.
     pub root: Digest,
     /// How many intents have no receipt yet.
     pub open: u64,
@@ -15,12 +12,10 @@ pub struct LogStanding {
     pub kept_from: u64,
 }
 
-/// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEntry {
     /// Its place, counted from 0.
     pub index: u64,
-    /// Its hash in the tree.
     pub hash: Digest,
     /// When it was stored; unknown for what retention has let go.
     pub stored_at: Option<Timestamp>,

@@ -20,11 +20,8 @@ pub struct NewReceipt {
     pub action_id: ActionId,
     /// Digest of the whole request, so that the action's id can be checked against other content later.
     pub action_digest: Digest,
-    /// Which tool.
     pub tool_id: ToolId,
-    /// On whose behalf.
     pub subject_id: SubjectId,
-    /// In which space.
     pub space_id: SpaceId,
     /// How it ended. Only `ok` satisfies the key that the action was claimed with.
     pub status: Status,
@@ -41,11 +38,9 @@ pub struct NewReceipt {
 /// Another action that is resolved by the same receipt: a parked twin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Which action.
     pub action_id: ActionId,
     /// Digest of its whole request.
     pub action_digest: Digest,
-    /// The receipt that resolves it.
     pub receipt_id: ReceiptId,
     /// Deliveries that end with it.
     pub leases: Vec<LeaseId>,
@@ -54,7 +49,6 @@ pub struct Link {
 /// The end of an action. All of it is written, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// The receipt.
     pub receipt: NewReceipt,
     /// Events that follow it: `ACTION_EXECUTED`.
     pub events: Vec<(TopicName, NewEvent)>,
@@ -62,7 +56,6 @@ pub struct Completion {
     pub fence: Option<Fence>,
     /// Deliveries that end with it. One that is no longer held is passed over: the fence decides who may commit.
     pub leases: Vec<LeaseId>,
-    /// A dead letter that goes with it.
     pub letter: Option<NewLetter>,
     /// What was, or may have been, changed: keys that earlier actions on these resources satisfied are open again.
     pub retire: Vec<ResourceName>,
@@ -78,10 +71,8 @@ pub struct Completion {
     pub links: Vec<Link>,
 }
 
-/// What a commit did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// The receipt that is now on disk.
     pub receipt_id: ReceiptId,
     /// It was there before, with the same content; nothing was written.
     pub duplicate: bool,
@@ -91,7 +82,6 @@ pub struct Committed {
     pub leases_lost: Vec<LeaseId>,
 }
 
-/// A receipt as it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredReceipt {
     /// Its place among all receipts, counted from 0.
@@ -100,19 +90,13 @@ pub struct StoredReceipt {
     pub stored_at: Timestamp,
     /// What was given: the index fields and the signed bytes. The key is in the bytes only.
     pub receipt_id: ReceiptId,
-    /// The action that it ends.
     pub action_id: ActionId,
     /// Digest of the whole request.
     pub action_digest: Digest,
-    /// Which tool.
     pub tool_id: ToolId,
-    /// On whose behalf.
     pub subject_id: SubjectId,
-    /// In which space.
     pub space_id: SpaceId,
-    /// How it ended.
     pub status: Status,
-    /// Digest of the parameters.
     pub params_digest: Digest,
     /// When it ended, by the wall clock, to the millisecond.
     pub time: Timestamp,
@@ -133,26 +117,19 @@ impl StoredReceipt {
     }
 }
 
-/// In which order receipts come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// As they were stored.
     #[default]
     OldestFirst,
-    /// The last first.
     NewestFirst,
 }
 
 /// Which receipts. Every condition that is given must hold; none given means all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReceiptQuery {
-    /// Of this tool.
     pub tool_id: Option<ToolId>,
-    /// Of this subject.
     pub subject_id: Option<SubjectId>,
-    /// Of this space.
     pub space_id: Option<SpaceId>,
-    /// Of this status.
     pub status: Option<Status>,
     /// Of this idempotency key (`space_id` must be given too).
     pub key: Option<IdempotencyKey>,
@@ -160,11 +137,9 @@ pub struct ReceiptQuery {
     pub since: Option<Timestamp>,
     /// Stored before this time.
     pub until: Option<Timestamp>,
-    /// In which order.
     pub order: Order,
     /// Where the page before ended.
     pub cursor: Option<Cursor>,
-    /// At most so many.
     pub limit: usize,
 }
 
@@ -172,7 +147,6 @@ pub struct ReceiptQuery {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor(pub u64);
 
-/// Some of the receipts that a query asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReceiptPage {
     /// The receipts; may be fewer than the limit, or none, although there are more.

@@ -27,17 +27,14 @@ impl Keep {
     }
 }
 
-/// How the events of a topic are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicKeep {
-    /// How much.
     pub keep: Keep,
     /// Whether an event that some group has still to settle is kept longer. Where it is not, a group that was left behind
     /// is told so, and goes on where its consumer seeks to.
     pub unsettled: bool,
 }
 
-/// How long everything is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
     /// Receipts. An idempotency key holds, and an action id is known, as long as the receipt is kept.
@@ -46,7 +43,6 @@ pub struct Retention {
     pub letters: Option<Duration>,
     /// Topics that are not as the others.
     pub topics: BTreeMap<TopicName, TopicKeep>,
-    /// All other topics.
     pub others: TopicKeep,
 }
 
@@ -70,22 +66,18 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// How a topic is kept.
     pub fn of(&self, topic: &TopicName) -> TopicKeep {
         self.topics.get(topic).copied().unwrap_or(self.others)
     }
 }
 
-/// Whether a turn of retention does anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// It only says what would be kept no longer.
     Preview,
-    /// It lets go.
     LetGo,
 }
 
-/// What one turn of retention did, or would do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Retained {
     /// Receipts that are kept no longer.

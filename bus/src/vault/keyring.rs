@@ -26,18 +26,13 @@ const EPOCH_FILE_BYTES: usize = 5 + 8 + 24 + 32 + 16;
 const ADVICE: &str = "Restore device.key and its epochs from the backup. Without one, move device.key and epochs/ aside: then \
                       decisions, holds and dead letters that were sealed can no longer be read; receipts and events stay.";
 
-/// Where keys are kept.
 pub(crate) enum Keyring {
-    /// Nowhere.
     Memory,
-    /// In files.
     Files { directory: PathBuf, device: Key },
 }
 
-/// What was found in the directory of the keys.
 pub(crate) struct Ring {
     pub(crate) keyring: Keyring,
-    /// Every epoch that has a key.
     pub(crate) epochs: Vec<(u32, Key)>,
     /// The device key was made just now.
     pub(crate) is_new: bool,

@@ -12,7 +12,7 @@ use effectd_bus::conformance::retention::turn;
 use effectd_bus::conformance::values::{
     action, claim, completion, group, key, put, resource, sealed_event, topic,
 };
-use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind};
+use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind, rescue};
 use effectd_bus::{
     Admission, Admitted, Expect, GroupOptions, Keep, Link, NewLetter, Requeued, Retention, Store, StoreError,
     TopicKeep, TopicName, embedded,
@@ -27,7 +27,8 @@ use crate::watchdog;
 const STATE: &str = "EFFECTD_BUS_CHILD_STATE";
 const ROUND: &str = "EFFECTD_BUS_CHILD_ROUND";
 const STEPS: &str = "EFFECTD_BUS_CHILD_STEPS";
-const SLED: &str = "EFFECTD_BUS_CHILD_SLED";
+const JOURNAL: &str = "EFFECTD_BUS_CHILD_JOURNAL";
+const MIGRATES: &str = "EFFECTD_BUS_CHILD_MIGRATES";
 const NO_SYNC: &str = "EFFECTD_BUS_CHILD_NO_SYNC";
 const RETAINS: &str = "EFFECTD_BUS_CHILD_RETAINS";
 const OPEN_MS: &str = "EFFECTD_BUS_CHILD_OPEN_MS";
@@ -35,7 +36,9 @@ const WORKERS: usize = 4;
 /// Longest silence of a child that is alive, and longest time that its end may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the parent chooses.
+/// Both engines of the journal pass what is tested with each.
+pub(crate) const BOTH: [JournalKind; 2] = [JournalKind::Files, JournalKind::Sled];
+
 #[derive(Clone, Default)]
 pub(crate) struct Order {
     pub(crate) round: u32,
@@ -43,8 +46,9 @@ pub(crate) struct Order {
     pub(crate) steps: Option<u32>,
     pub(crate) failpoint: Option<String>,
     pub(crate) no_sync: bool,
-    /// The journal lies in sled.
-    pub(crate) sled: bool,
+    pub(crate) journal: JournalKind,
+    /// It does nothing but change the engine of the journal.
+    pub(crate) migrates: Option<JournalKind>,
     /// How long the journal may take to open.
     pub(crate) open_max: Option<Duration>,
     /// Old blocks are let go all the time.
@@ -53,7 +57,6 @@ pub(crate) struct Order {
     pub(crate) stops: bool,
 }
 
-/// A child at work.
 pub(crate) struct Worker {
     child: Child,
     lines: Receiver<String>,
@@ -69,8 +72,9 @@ impl Worker {
         if let Some(steps) = order.steps {
             command.env(STEPS, steps.to_string());
         }
-        if order.sled {
-            command.env(SLED, "1");
+        command.env(JOURNAL, order.journal.as_str());
+        if let Some(to) = order.migrates {
+            command.env(MIGRATES, to.as_str());
         }
         if order.retains {
             command.env(RETAINS, "1");
@@ -164,7 +168,6 @@ impl Worker {
         let _ = self.child.wait();
     }
 
-    /// Waits for the child to end by itself.
     pub(crate) fn finish(mut self) -> Vec<String> {
         let lines = self.rest();
         assert!(self.wait().success());
@@ -202,14 +205,17 @@ fn entry() {
     let round: u32 = std::env::var(ROUND).unwrap().parse().unwrap();
     let steps: Option<u32> = std::env::var(STEPS).ok().map(|steps| steps.parse().unwrap());
     let mut config = config(Path::new(&state));
-    if std::env::var_os(SLED).is_some() {
-        config.journal = JournalKind::Sled;
-    }
+    let kind = |name| JournalKind::named(&std::env::var(name).ok()?);
+    config.journal = kind(JOURNAL).unwrap();
     if std::env::var_os(NO_SYNC).is_some() {
-        config.durability = Durability::FlushedOnly;
+        config.durability = Durability::Unsynced;
     }
     if let Ok(ms) = std::env::var(OPEN_MS) {
         config.journal_open_max = Duration::from_millis(ms.parse().unwrap());
+    }
+    if let Some(to) = kind(MIGRATES) {
+        let migrated = rescue::migrate(&config, to).unwrap();
+        return say(&format!("migrated {}", migrated.blocks));
     }
     let store = match embedded::open(config, Arc::new(SystemClock)) {
         Ok(store) => Arc::new(store),
@@ -357,7 +363,6 @@ fn consume(store: &dyn Store) {
     }
 }
 
-/// Ends an action with an error, which is a dead letter.
 fn fail(store: &dyn Store, id: &str) {
     let mut done = completion(&claim(id, id, "p"), Status::Error, None);
     done.letter = Some(NewLetter {

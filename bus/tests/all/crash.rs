@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use effectd_bus::embedded::JournalKind;
 use effectd_bus::failpoint::POINTS;
 
 use crate::child::{Order, Worker};
@@ -19,7 +20,7 @@ fn passes(point: &str) -> [u32; 5] {
         "journal.opening" => [1; 5],
         "index.after_merge" | "index.before_drop" => [1, 1, 2, 2, 3],
         point if point.starts_with("retain.") => [1, 1, 2, 2, 3],
-        "journal.after_begin" | "journal.after_table" => [1, 1, 2, 2, 3],
+        "journal.after_begin" | "journal.after_table" | "journal.forwarded" => [1, 1, 2, 2, 3],
         point if point.starts_with("index.") => [1, 2, 3, 4, 5],
         _ => [1, 2, 3, 11, 29],
     }
@@ -50,7 +51,11 @@ fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
                 state.path(),
                 &Order {
                     round,
-                    sled: store % 3 == 2,
+                    journal: if store % 3 == 2 {
+                        JournalKind::Sled
+                    } else {
+                        JournalKind::default()
+                    },
                     retains,
                     ..Order::default()
                 },
@@ -84,9 +89,20 @@ fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
 
 #[test]
 fn nothing_answered_is_lost_at_any_named_point() {
-    for point in POINTS {
+    at_every_point(JournalKind::Files, &["journal.forwarded"]);
+}
+
+#[test]
+fn nothing_answered_is_lost_at_any_named_point_in_sled() {
+    at_every_point(JournalKind::Sled, &["journal.after_begin", "journal.after_table"]);
+}
+
+/// All points but those that only the other engine passes.
+fn at_every_point(journal: JournalKind, others: &[&str]) {
+    let passed = |point: &&str| !others.contains(point) && !point.starts_with("migrate.");
+    for point in POINTS.into_iter().filter(passed) {
         let state = tempfile::tempdir().unwrap();
-        let retains = point.starts_with("retain.");
+        let retains = point.starts_with("retain.") || point == "journal.forwarded";
         let mut witness = Witness::of(retains);
         let mut killed_there = 0;
         for (round, times) in (0..).zip(passes(point)) {
@@ -95,6 +111,7 @@ fn nothing_answered_is_lost_at_any_named_point() {
                 // Far more than lead to any point: how many files of the index are written on the way depends on the machine.
                 steps: Some(5_000),
                 failpoint: Some(format!("{point}:{times}")),
+                journal,
                 retains,
                 ..Order::default()
             };
@@ -140,7 +157,7 @@ fn a_journal_that_never_opens_is_told_and_does_not_hang() {
     let state = tempfile::tempdir().unwrap();
     let order = Order {
         failpoint: Some("journal.opening:1".into()),
-        sled: true,
+        journal: JournalKind::Sled,
         open_max: Some(Duration::from_millis(50)),
         ..Order::default()
     };

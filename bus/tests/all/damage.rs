@@ -65,15 +65,12 @@ fn fill_in(state: &Path, journal: JournalKind) {
     store.close().unwrap();
 }
 
-/// Where the blocks are.
 fn journal_file(state: &Path) -> PathBuf {
-    let sled = state.join("journal/db");
-    if sled.exists() {
-        return sled;
-    }
     let mut all = Vec::new();
-    files(&state.join("journal/segments"), &mut all);
-    all.sort();
+    files(&state.join("journal"), &mut all);
+    let has_blocks =
+        |path: &PathBuf| path.ends_with("db") || path.extension().is_some_and(|is| is == "blocks");
+    all.retain(has_blocks);
     all.pop().unwrap()
 }
 
@@ -85,7 +82,6 @@ type Content = (
     Vec<(String, u64)>,
 );
 
-/// Everything there is.
 fn content(state: &Path) -> Result<Content, StoreError> {
     let store = open(state)?;
     let audited = store.audit().wait();
@@ -133,7 +129,6 @@ fn files(of: &Path, into: &mut Vec<PathBuf>) {
     into.sort();
 }
 
-/// A file of the index.
 fn run_of(state: &Path) -> PathBuf {
     runs_of(state).swap_remove(0)
 }
@@ -148,7 +143,7 @@ fn runs_of(state: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_flipped_bit_is_found_or_does_no_harm() {
-    flip(JournalKind::Segments);
+    flip(JournalKind::Files);
 }
 
 #[test]
@@ -194,7 +189,7 @@ fn flip(journal: JournalKind) {
 
 #[test]
 fn a_journal_that_was_cut_off_is_found() {
-    [JournalKind::Segments, JournalKind::Sled]
+    [JournalKind::Files, JournalKind::Sled]
         .into_iter()
         .for_each(cut_off);
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use effectd_bus::conformance::values::{claim, completion, sealed_event, topic};
+use effectd_bus::embedded::JournalKind;
 use effectd_bus::{ClaimAnswer, EmbeddedConfig, Store, StoreError, embedded};
 use effectd_contracts::{Status, SystemClock};
 
+use crate::child::BOTH;
 use crate::mounts::{Ballast, Mount, is_root};
 
 fn publish(store: &dyn Store, id: &str) -> Result<u64, StoreError> {
@@ -18,13 +20,17 @@ fn publish(store: &dyn Store, id: &str) -> Result<u64, StoreError> {
 
 #[test]
 fn a_disk_that_is_really_full_gives_typed_errors_and_recovers() {
-    if !is_root("disk_full::a_disk_that_is_really_full_gives_typed_errors_and_recovers") {
-        return;
+    if is_root("disk_full::a_disk_that_is_really_full_gives_typed_errors_and_recovers") {
+        BOTH.into_iter().for_each(really_full);
     }
+}
+
+fn really_full(journal: JournalKind) {
     let scratch = tempfile::tempdir().unwrap();
     let disk = Mount::tmpfs(scratch.path().join("disk"), 64);
     let config = EmbeddedConfig {
         disk_free_bytes_min: 0,
+        journal,
         ..EmbeddedConfig::new(disk.path().join("state"))
     };
     crate::watchdog::start();
@@ -62,14 +68,18 @@ fn a_disk_that_is_really_full_gives_typed_errors_and_recovers() {
 
 #[test]
 fn a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun() {
-    if !is_root("disk_full::a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun") {
-        return;
+    if is_root("disk_full::a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun") {
+        BOTH.into_iter().for_each(nearly_full);
     }
+}
+
+fn nearly_full(journal: JournalKind) {
     let scratch = tempfile::tempdir().unwrap();
     let disk = Mount::tmpfs(scratch.path().join("disk"), 64);
     let reserve = 24 << 20;
     let config = EmbeddedConfig {
         disk_free_bytes_min: reserve,
+        journal,
         ..EmbeddedConfig::new(disk.path().join("state"))
     };
     crate::watchdog::start();
@@ -98,13 +108,20 @@ fn a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun() {
 
 #[test]
 fn a_read_only_disk_takes_no_new_work_and_recovers() {
-    if !is_root("disk_full::a_read_only_disk_takes_no_new_work_and_recovers") {
-        return;
+    if is_root("disk_full::a_read_only_disk_takes_no_new_work_and_recovers") {
+        BOTH.into_iter().for_each(read_only);
     }
+}
+
+fn read_only(journal: JournalKind) {
     let scratch = tempfile::tempdir().unwrap();
     let state = scratch.path().join("state");
     crate::watchdog::start();
-    let store = embedded::open(EmbeddedConfig::new(&state), Arc::new(SystemClock)).unwrap();
+    let config = EmbeddedConfig {
+        journal,
+        ..EmbeddedConfig::new(&state)
+    };
+    let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     // Before anything is sealed, its key cannot be made; after that, the journal itself takes nothing.
     for id in ["1", "2"] {
         let read_only = Mount::read_only(state.clone());

@@ -41,7 +41,7 @@ fn the_memory_engine_conforms() {
 
 #[test]
 fn the_embedded_engine_conforms() {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Segments)));
+    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Files)));
 }
 
 #[test]
@@ -49,15 +49,6 @@ fn the_embedded_engine_conforms_in_sled() {
     conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled)));
 }
 
-#[test]
-fn the_thread_that_writes_is_told_by_its_number() {
-    let store = memory::open(Arc::new(SystemClock)).unwrap();
-    let number = store.writer_thread().expect("a local store has one");
-    let name = std::fs::read_to_string(format!("/proc/self/task/{number}/comm")).unwrap();
-    assert_eq!(name.trim_end(), "store-writer");
-}
-
-/// Runs a future on this thread, as the smallest executor there is.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {

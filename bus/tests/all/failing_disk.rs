@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use effectd_bus::codec::Span;
 use effectd_bus::conformance::values::{claim, completion, event, key, topic};
-use effectd_bus::embedded::open_wrapped;
+use effectd_bus::embedded::{JournalKind, open_wrapped};
 use effectd_bus::journal::Journal;
 use effectd_bus::{ClaimAnswer, EmbeddedConfig, Lookup, Store, StoreError};
 use effectd_contracts::{Digest, Status, SystemClock};
+
+use crate::child::BOTH;
 
 /// Longer than any write takes.
 const LONG: std::time::Duration = std::time::Duration::from_secs(60);
@@ -58,7 +60,11 @@ impl Journal for Between {
     }
 }
 
-fn open(state: &std::path::Path, hooks: Arc<dyn Hooks>) -> impl Store + Clone + 'static {
+fn open(
+    state: &std::path::Path,
+    journal: JournalKind,
+    hooks: Arc<dyn Hooks>,
+) -> impl Store + Clone + 'static {
     let wrap = move |inner| {
         Arc::new(Between {
             inner,
@@ -66,7 +72,11 @@ fn open(state: &std::path::Path, hooks: Arc<dyn Hooks>) -> impl Store + Clone + 
         }) as Arc<dyn Journal>
     };
     crate::watchdog::start();
-    open_wrapped(EmbeddedConfig::new(state), Arc::new(SystemClock), Box::new(wrap)).unwrap()
+    let config = EmbeddedConfig {
+        journal,
+        ..EmbeddedConfig::new(state)
+    };
+    open_wrapped(config, Arc::new(SystemClock), Box::new(wrap)).unwrap()
 }
 
 /// Fails as often as it is told to, before or after the block is on disk.
@@ -101,9 +111,13 @@ impl Hooks for Failing {
 
 #[test]
 fn after_an_error_the_store_is_opened_anew_and_every_call_can_be_asked_again() {
+    BOTH.into_iter().for_each(opened_anew);
+}
+
+fn opened_anew(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     let failing = Arc::new(Failing::default());
-    let store = open(state.path(), failing.clone());
+    let store = open(state.path(), journal, failing.clone());
     let t = topic("t");
     store.publish(&t, vec![event("0")]).wait().unwrap();
 
@@ -158,11 +172,16 @@ impl Hooks for Stalling {
 
 #[test]
 fn nobody_sees_anything_before_it_is_durable() {
+    BOTH.into_iter().for_each(durable_first);
+}
+
+fn durable_first(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     let (reached, at_the_disk) = channel();
     let (go, may_go) = channel();
     let store = open(
         state.path(),
+        journal,
         Arc::new(Stalling {
             reached: Mutex::new(reached),
             go: Mutex::new(may_go),
@@ -215,11 +234,16 @@ fn nobody_sees_anything_before_it_is_durable() {
 
 #[test]
 fn a_full_queue_says_so_and_holds_what_it_took() {
+    BOTH.into_iter().for_each(full_queue);
+}
+
+fn full_queue(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     let (reached, at_the_disk) = channel();
     let (go, may_go) = channel();
     let store = open(
         state.path(),
+        journal,
         Arc::new(Stalling {
             reached: Mutex::new(reached),
             go: Mutex::new(may_go),
@@ -229,7 +253,7 @@ fn a_full_queue_says_so_and_holds_what_it_took() {
     at_the_disk
         .recv_timeout(LONG)
         .expect("the writer comes to the disk");
-    let max = effectd_bus::limits::QUEUE_OPERATIONS_MAX.get();
+    let max = effectd_bus::limits::QUEUE_OPERATIONS_MAX;
     let taken: Vec<_> = (0..max)
         .map(|n| store.publish(&topic("t"), vec![event(&n.to_string())]))
         .collect();

@@ -34,7 +34,6 @@ fn a_second_process_is_told_that_the_store_is_in_use() {
         .unwrap();
 }
 
-/// How many files this process has open under this path.
 fn open_files(path: &Path) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     let leads_there = |entry: &std::fs::DirEntry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path);
@@ -74,11 +73,24 @@ fn a_store_of_another_format_is_refused_and_left_alone() {
     store.close().unwrap();
     drop(store);
     let format = state.path().join("journal/format");
-    for found in [1, 3] {
+    let whole = std::fs::read(&format).unwrap();
+    for found in [1, 2, 4] {
         std::fs::write(&format, format!("{found}\n")).unwrap();
-        assert_eq!(open().err(), Some(StoreError::Format { found, known: 2 }));
+        assert_eq!(open().err(), Some(StoreError::Format { found, known: 3 }));
     }
-    std::fs::write(&format, "2\n").unwrap();
+    for unknown in ["3\n", "3 paper\n"] {
+        std::fs::write(&format, unknown).unwrap();
+        assert!(matches!(open(), Err(StoreError::Damaged { .. })));
+    }
+    // The other one may be all that there is; it is not taken for what a migration left.
+    let other = String::from_utf8(whole.clone()).unwrap();
+    let other = match other.contains("files") {
+        true => other.replace("files", "sled"),
+        false => other.replace("sled", "files"),
+    };
+    std::fs::write(&format, other).unwrap();
+    assert!(matches!(open(), Err(StoreError::Damaged { .. })));
+    std::fs::write(&format, whole).unwrap();
     assert_eq!(open().unwrap().read(&topic("t"), 0, 9).unwrap().end, 1);
     std::fs::remove_file(&format).unwrap();
     assert!(matches!(open(), Err(StoreError::Damaged { .. })));

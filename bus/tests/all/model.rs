@@ -7,6 +7,7 @@ use effectd_bus::conformance::values::{
     action, asker, claim, completion, event, family, group, key, put, receipt_id, resource, sealed_event,
     topic,
 };
+use effectd_bus::embedded::JournalKind;
 use effectd_bus::memory::MemoryDisk;
 use effectd_bus::{
     Admission, Asker, Claim, EmbeddedConfig, Expect, Fence, LeaseId, Link, LocalStore, NewLetter,
@@ -14,6 +15,8 @@ use effectd_bus::{
 };
 use effectd_contracts::{Clock, Digest, ManualClock, Principal, Status, Timestamp};
 use proptest::prelude::*;
+
+use crate::child::BOTH;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -255,7 +258,6 @@ fn apply(store: &dyn Store, clock: &ManualClock, step: &Step) -> String {
     }
 }
 
-/// Everything that can be asked.
 fn observe(store: &LocalStore) -> String {
     let events = [topic("x"), topic("y"), topic("ACTION_EXECUTED")].map(|topic| store.read(&topic, 0, 1_000));
     let groups = [topic("x"), topic("y")].map(|topic| store.groups(&topic).wait());
@@ -290,37 +292,57 @@ fn observe(store: &LocalStore) -> String {
     format!("{events:?}\n{groups:?}\n{receipts:?}\n{by_key:?}\n{of_actions:?}\n{rest:?}\n{intents:?}")
 }
 
+fn agree(steps: &[Step], journal: JournalKind) -> Result<(), TestCaseError> {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+    let (disk, state) = (MemoryDisk::default(), tempfile::tempdir().unwrap());
+    let open = || {
+        crate::watchdog::start();
+        let config = EmbeddedConfig {
+            index_gather_entries: 30,
+            journal,
+            ..EmbeddedConfig::new(state.path())
+        };
+        let real = embedded::open(config, clock.clone()).unwrap();
+        (memory::open_on(&disk, clock.clone()).unwrap(), real)
+    };
+    let (mut model, mut real) = open();
+    for step in steps {
+        let expected = apply(&model, &clock, step);
+        prop_assert_eq!(apply(&real, &clock, step), expected, "{:?}", step);
+        match step {
+            Step::Pass { seconds } => clock.advance(Duration::from_secs(u64::from(*seconds))),
+            Step::Reopen => {
+                prop_assert_eq!(observe(&real), observe(&model));
+                model.close().unwrap();
+                real.close().unwrap();
+                (model, real) = open();
+            }
+            Step::Publish { .. }
+            | Step::Lease { .. }
+            | Step::Settle { .. }
+            | Step::Extend { .. }
+            | Step::Seek { .. }
+            | Step::Claim { .. }
+            | Step::Admit { .. }
+            | Step::TakeOver { .. }
+            | Step::Commit { .. }
+            | Step::Link { .. }
+            | Step::Put { .. }
+            | Step::CloseEpochs => {}
+        }
+    }
+    prop_assert_eq!(observe(&real), observe(&model));
+    model.audit().wait().unwrap();
+    real.audit().wait().unwrap();
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn the_embedded_engine_answers_as_the_model_does(steps in prop::collection::vec(step(), 1..120)) {
-        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
-        let (disk, state) = (MemoryDisk::default(), tempfile::tempdir().unwrap());
-        let open = || {
-            crate::watchdog::start();
-            let config = EmbeddedConfig { index_gather_entries: 30, ..EmbeddedConfig::new(state.path()) };
-            let real = embedded::open(config, clock.clone()).unwrap();
-            (memory::open_on(&disk, clock.clone()).unwrap(), real)
-        };
-        let (mut model, mut real) = open();
-        for step in &steps {
-            let expected = apply(&model, &clock, step);
-            prop_assert_eq!(apply(&real, &clock, step), expected, "{:?}", step);
-            match step {
-                Step::Pass { seconds } => clock.advance(Duration::from_secs(u64::from(*seconds))),
-                Step::Reopen => {
-                    prop_assert_eq!(observe(&real), observe(&model));
-                    model.close().unwrap();
-                    real.close().unwrap();
-                    (model, real) = open();
-                }
-                Step::Publish { .. } | Step::Lease { .. } | Step::Settle { .. } | Step::Extend { .. }
-                | Step::Seek { .. } | Step::Claim { .. } | Step::Admit { .. } | Step::TakeOver { .. }
-                | Step::Commit { .. } | Step::Link { .. } | Step::Put { .. } | Step::CloseEpochs => {}
-            }
+        for journal in BOTH {
+            agree(&steps, journal)?;
         }
-        prop_assert_eq!(observe(&real), observe(&model));
-        model.audit().wait().unwrap();
-        real.audit().wait().unwrap();
     }
 }

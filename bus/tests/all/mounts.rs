@@ -43,7 +43,6 @@ impl Mount {
         Mount { path }
     }
 
-    /// A small disk in memory.
     pub(crate) fn tmpfs(path: PathBuf, megabytes: u32) -> Self {
         Mount::at(
             path,
@@ -57,7 +56,6 @@ impl Mount {
         Mount::at(path, &["--bind", "-o", "ro", &source])
     }
 
-    /// A file system inside a file.
     pub(crate) fn image(image: &Path, path: PathBuf) -> Self {
         Mount::at(path, &["-o", "loop", image.to_str().unwrap()])
     }

@@ -7,7 +7,9 @@
 
 use std::path::Path;
 
-use crate::child::{Order, Worker};
+use effectd_bus::embedded::JournalKind;
+
+use crate::child::{BOTH, Order, Worker};
 use crate::mounts::{Mount, copy_image, is_root, make_ext4};
 use crate::witness::Witness;
 
@@ -66,8 +68,8 @@ fn nothing_answered_is_lost_when_the_power_fails() {
     if !is_root("power_loss::nothing_answered_is_lost_when_the_power_fails") {
         return;
     }
-    // The last disk has its journal in sled.
-    let disks = ROUNDS / CUTS_PER_DISK + 1;
+    // The last two disks have their journal in sled.
+    let disks = ROUNDS / CUTS_PER_DISK + 2;
     for disk in 0..disks {
         let scratch = scratch();
         assert_eq!(
@@ -76,7 +78,11 @@ fn nothing_answered_is_lost_when_the_power_fails() {
                 CUTS_PER_DISK,
                 3 + 17 * disk,
                 Order {
-                    sled: disk + 1 == disks,
+                    journal: if disk + 2 >= disks {
+                        JournalKind::Sled
+                    } else {
+                        JournalKind::default()
+                    },
                     retains: disk % 2 == 1,
                     ..Order::default()
                 }
@@ -92,13 +98,16 @@ fn without_the_sync_a_power_failure_loses_what_was_answered() {
     if !is_root("power_loss::without_the_sync_a_power_failure_loses_what_was_answered") {
         return;
     }
-    let scratch = scratch();
-    let no_sync = Order {
-        no_sync: true,
-        ..Order::default()
-    };
-    assert!(
-        cuts(scratch.path(), 3, 40, no_sync) > 0,
-        "the simulation does not show what it is meant to show"
-    );
+    for journal in BOTH {
+        let scratch = scratch();
+        let no_sync = Order {
+            no_sync: true,
+            journal,
+            ..Order::default()
+        };
+        assert!(
+            cuts(scratch.path(), 3, 40, no_sync) > 0,
+            "{journal:?}: the simulation does not show what it is meant to show"
+        );
+    }
 }

@@ -4,19 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use effectd_bus::conformance::values::{claim, completion, event, sealed_event, topic};
-use effectd_bus::embedded::rescue::{check, rebuild};
+use effectd_bus::embedded::rescue::{Migrated, check, migrate, rebuild};
 use effectd_bus::embedded::salvage::salvage;
-use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
-use effectd_bus::{NewLetter, Store, StoreError, embedded};
+use effectd_bus::embedded::{EmbeddedConfig, JournalKind, journal_of};
+use effectd_bus::{LocalStore, NewLetter, ReceiptQuery, Store, StoreError, embedded};
 use effectd_contracts::{Status, SystemClock};
 
-use crate::child::config;
+use crate::child::{BOTH, Order, Worker, config};
 
 const ACTIONS: u64 = 200;
-
-fn fill(state: &Path) {
-    fill_in(state, JournalKind::default());
-}
 
 fn fill_in(state: &Path, journal: JournalKind) {
     let config = EmbeddedConfig {
@@ -55,10 +51,14 @@ fn lines(path: &Path) -> Vec<serde_json::Value> {
 
 #[test]
 fn a_whole_store_checks_and_its_new_index_is_the_old_one() {
+    BOTH.into_iter().for_each(checks);
+}
+
+fn checks(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     let nothing = check(&config(&state.path().join("nothing")), &SystemClock);
     assert!(matches!(nothing, Err(StoreError::NotFound { .. })), "{nothing:?}");
-    fill(state.path());
+    fill_in(state.path(), journal);
     let checked = check(&config(state.path()), &SystemClock).unwrap();
     assert_eq!(checked.problems, [""; 0]);
     assert!(
@@ -79,8 +79,12 @@ fn a_whole_store_checks_and_its_new_index_is_the_old_one() {
 
 #[test]
 fn a_damaged_index_is_told_and_made_anew() {
+    BOTH.into_iter().for_each(mends_its_index);
+}
+
+fn mends_its_index(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
-    fill(state.path());
+    fill_in(state.path(), journal);
     let index = state.path().join("index");
     let mut runs: Vec<_> = std::fs::read_dir(&index)
         .unwrap()
@@ -102,8 +106,12 @@ fn a_damaged_index_is_told_and_made_anew() {
 
 #[test]
 fn everything_is_salvaged_from_a_whole_store() {
+    BOTH.into_iter().for_each(is_salvaged);
+}
+
+fn is_salvaged(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
-    fill(state.path());
+    fill_in(state.path(), journal);
     let out = state.path().join("out");
     let saved = salvage(&config(state.path()), &out).unwrap();
     assert!(
@@ -136,7 +144,7 @@ fn overwrite_beginning(path: &Path) {
 #[test]
 fn what_is_left_of_a_journal_that_cannot_be_opened_is_salvaged() {
     let state = tempfile::tempdir().unwrap();
-    fill(state.path());
+    fill_in(state.path(), JournalKind::Files);
     let files = std::fs::read_dir(state.path().join("journal/segments")).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
@@ -150,8 +158,10 @@ fn what_is_left_of_a_journal_that_cannot_be_opened_is_salvaged() {
 fn what_is_left_of_a_journal_in_sled_is_salvaged() {
     let state = tempfile::tempdir().unwrap();
     fill_in(state.path(), JournalKind::Sled);
-    overwrite_beginning(&state.path().join("journal/db"));
-    for snapshot in std::fs::read_dir(state.path().join("journal")).unwrap() {
+    let database = std::fs::read_dir(state.path().join("journal/sled")).unwrap();
+    let database = database.map(|entry| entry.unwrap().path()).next().unwrap();
+    overwrite_beginning(&database.join("db"));
+    for snapshot in std::fs::read_dir(database).unwrap() {
         let snapshot = snapshot.unwrap().path();
         if snapshot
             .file_name()
@@ -175,4 +185,96 @@ fn some_is_salvaged(state: &Path) {
         "{saved:?}"
     );
     assert_eq!(lines(&out.join("receipts.jsonl")).len() as u64, saved.receipts);
+}
+
+fn open(state: &Path) -> LocalStore {
+    embedded::open(config(state), Arc::new(SystemClock)).unwrap()
+}
+
+fn content(store: &LocalStore) -> String {
+    let receipts = store.receipts(&ReceiptQuery {
+        limit: 1_000,
+        ..ReceiptQuery::default()
+    });
+    let events = store.read(&topic("t"), 0, 1_000).unwrap();
+    let letters = store.letters(None, 0, 1_000).unwrap();
+    let root = store.log().unwrap().root;
+    format!("{:?} {events:?} {letters:?} {root:?}", receipts.unwrap())
+}
+
+#[test]
+fn a_journal_moves_to_the_other_engine_and_back() {
+    let state = tempfile::tempdir().unwrap();
+    fill_in(state.path(), JournalKind::Files);
+    let store = open(state.path());
+    let expected = content(&store);
+    let busy = migrate(&config(state.path()), JournalKind::Sled);
+    assert!(matches!(busy, Err(StoreError::Locked { .. })), "{busy:?}");
+    store.close().unwrap();
+    drop(store);
+    let blocks = check(&config(state.path()), &SystemClock).unwrap().blocks;
+    for (to, gone) in [(JournalKind::Sled, "segments"), (JournalKind::Files, "sled")] {
+        let moved = migrate(&config(state.path()), to);
+        assert_eq!(
+            moved,
+            Ok(Migrated {
+                blocks,
+                changed: true
+            })
+        );
+        let again = migrate(&config(state.path()), to);
+        assert_eq!(
+            again,
+            Ok(Migrated {
+                blocks,
+                changed: false
+            })
+        );
+        assert_eq!(journal_of(state.path()), Ok(to));
+        assert!(!state.path().join("journal").join(gone).exists());
+        let checked = check(&config(state.path()), &SystemClock).unwrap();
+        assert_eq!(
+            (checked.problems.len(), checked.behind, checked.blocks),
+            (0, 0, blocks)
+        );
+        let store = open(state.path());
+        assert!(content(&store) == expected, "{to:?}");
+        store.audit().wait().unwrap();
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn a_migration_that_is_killed_leaves_one_journal_that_is_whole() {
+    for (from, to) in [BOTH, [BOTH[1], BOTH[0]]].map(|[from, to]| (from, to)) {
+        for (point, left) in [("migrate.written", from), ("migrate.in_force", to)] {
+            let state = tempfile::tempdir().unwrap();
+            fill_in(state.path(), from);
+            let order = Order {
+                migrates: Some(to),
+                failpoint: Some(format!("{point}:1")),
+                ..Order::default()
+            };
+            let worker = Worker::start(state.path(), &order);
+            while worker.line().expect("it comes to the point") != "stopped" {}
+            worker.kill();
+            assert_eq!(journal_of(state.path()), Ok(left), "{point}");
+            let store = open(state.path());
+            store.audit().wait().unwrap();
+            assert_eq!(store.read(&topic("t"), 0, 1).unwrap().end, ACTIONS * 2);
+            store.close().unwrap();
+            drop(store);
+            // Nothing is left of the other one, and it can be made again.
+            let journals = std::fs::read_dir(state.path().join("journal")).unwrap();
+            assert_eq!(
+                journals
+                    .filter(|entry| entry.as_ref().unwrap().path().is_dir())
+                    .count(),
+                1
+            );
+            assert!(migrate(&config(state.path()), to).is_ok());
+            let checked = check(&config(state.path()), &SystemClock).unwrap();
+            assert_eq!(checked.problems, [""; 0]);
+        }
+    }
 }

@@ -8,13 +8,14 @@ use std::time::Duration;
 use effectd_bus::conformance::values::{
     claim, completion, event, family, group, put, resource, sealed_event, topic,
 };
+use effectd_bus::embedded::JournalKind;
 use effectd_bus::vault::{Kind, Vault};
 use effectd_bus::{
     Admission, Body, Change, EmbeddedConfig, EntryChange, Expect, NewBody, NewLetter, Store, Swap, embedded,
 };
 use effectd_contracts::{Clock, ManualClock, Status, Timestamp};
 
-use crate::child::{Order, Worker};
+use crate::child::{BOTH, Order, Worker};
 
 /// One canary per sensitive field; the last one is planted in clear, to show that the scan finds what is there.
 const CANARIES: [&str; 8] = [
@@ -84,9 +85,13 @@ fn scan(state: &Path, when: &str) {
     );
 }
 
-fn open(state: &Path, clock: &Arc<ManualClock>) -> effectd_bus::LocalStore {
+fn open(state: &Path, journal: JournalKind, clock: &Arc<ManualClock>) -> effectd_bus::LocalStore {
     crate::watchdog::start();
-    embedded::open(EmbeddedConfig::new(state), clock.clone()).unwrap()
+    let config = EmbeddedConfig {
+        journal,
+        ..EmbeddedConfig::new(state)
+    };
+    embedded::open(config, clock.clone()).unwrap()
 }
 
 fn plant(store: &dyn Store) {
@@ -160,34 +165,43 @@ fn hold(store: &dyn Store, value: &str) {
 
 #[test]
 fn no_sensitive_field_is_on_disk_in_clear() {
+    BOTH.into_iter().for_each(nothing_in_clear);
+}
+
+fn nothing_in_clear(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
-    let store = open(state.path(), &clock);
+    let store = open(state.path(), journal, &clock);
     plant(&store);
     scan(state.path(), "while it is open");
     store.close().unwrap();
     drop(store);
     scan(state.path(), "after it was closed");
-    let store = open(state.path(), &clock);
+    let store = open(state.path(), journal, &clock);
     clock.advance(Duration::from_secs(7_200));
     store.close_epochs(clock.now()).wait().unwrap();
     store.change(put("f", "k", Expect::Any, "v")).wait().unwrap();
     store.close().unwrap();
     scan(state.path(), "after it was sealed again");
     // The scan is not empty-handed because the values are gone.
-    let store = open(state.path(), &clock);
+    let store = open(state.path(), journal, &clock);
     let entry = store.entry(&family("holds"), "h").unwrap().unwrap();
     assert_eq!(entry.value, Body::Opened(CANARIES[6].as_bytes().to_vec()));
 }
 
 #[test]
 fn nothing_sensitive_is_left_in_clear_by_a_crash() {
+    BOTH.into_iter().for_each(nothing_left_by_a_crash);
+}
+
+fn nothing_left_by_a_crash(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     for round in 0..5 {
         let worker = Worker::start(
             state.path(),
             &Order {
                 round,
+                journal,
                 ..Order::default()
             },
         );
@@ -210,10 +224,14 @@ fn nothing_sensitive_is_left_in_clear_by_a_crash() {
 
 #[test]
 fn after_an_epoch_is_closed_all_bytes_and_the_device_key_cannot_open_it() {
+    BOTH.into_iter().for_each(closed_for_good);
+}
+
+fn closed_for_good(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
     let epoch = Vault::epoch_of(clock.now());
-    let store = open(state.path(), &clock);
+    let store = open(state.path(), journal, &clock);
     let (t, g) = (topic("t"), group("g"));
     store
         .publish(&t, vec![sealed_event("1", "a", b"the secret")])
@@ -253,7 +271,7 @@ fn after_an_epoch_is_closed_all_bytes_and_the_device_key_cannot_open_it() {
     drop(vault);
 
     // What was alive goes on, and the control: with the key file put back, the old bytes do open.
-    let store = open(state.path(), &clock);
+    let store = open(state.path(), journal, &clock);
     let entry = store.entry(&family("holds"), "h").unwrap().unwrap();
     assert_eq!(entry.value, Body::Opened(b"still held".to_vec()));
     assert_eq!(store.read(&t, 0, 9).unwrap().events[0].body, Body::Shredded);
@@ -268,7 +286,7 @@ fn after_an_epoch_is_closed_all_bytes_and_the_device_key_cannot_open_it() {
             .contains(&epoch)
     );
     // A key that comes back (from a backup of the key directory) is destroyed again on open.
-    let store = open(state.path(), &clock);
+    let store = open(state.path(), journal, &clock);
     assert!(!key_file.exists());
     assert_eq!(store.read(&t, 0, 9).unwrap().events[0].body, Body::Shredded);
 }

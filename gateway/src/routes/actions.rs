@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use effectd_actors::withdraw::withdraw;
 use effectd_actors::{Answer, Canceller, Done, Incoming};
 use effectd_contracts::{ActionId, ActionRequest, Origin};
 use serde::Deserialize;
 
-use super::{json, query_invalid, traced};
+use super::{json, traced};
 use crate::desk::{Desk, Found};
+use crate::extract::{App, Path, Query};
 use crate::headers::{self, Handed};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -65,13 +65,12 @@ pub(crate) struct WaitQuery {
     )
 )]
 pub(crate) async fn submit(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<SubmitQuery>, QueryRejection>,
+    State(desk): App,
+    peer: Peer,
+    Query(query): Query<SubmitQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     let wait = query.wait.as_deref().map(wait_ms).transpose()?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let mut request = ActionRequest::parse(&body.bytes).map_err(|failure| Problem::failed(&failure))?;
@@ -95,13 +94,13 @@ pub(crate) async fn submit(
 async fn accept(desk: &Desk, incoming: Incoming, bytes: u64) -> Result<Response, Problem> {
     let action = incoming.request.action_id.clone();
     desk.room(bytes).map_err(|problem| problem.about(&action))?;
-    let placed = desk.pipeline().place(incoming).await;
+    let placed = desk.pipeline()?.place(incoming).await;
     let placed = placed.map_err(|failure| Problem::failed(&failure).about(&action))?;
     if let Some(offset) = placed {
         desk.pulse.accepted(offset, bytes);
     }
     // What has ended already says so at once: the planner need not ask again.
-    let done = desk.pipeline().receipt_of(&action).ok().flatten();
+    let done = desk.receipt_of(&action).ok().flatten();
     Ok(match done {
         Some(done) => json(StatusCode::OK, &ActionView::done(action, &done)),
         None => json(StatusCode::ACCEPTED, &ActionView::accepted(action)),
@@ -116,7 +115,7 @@ async fn carry_out(
 ) -> Result<Response, Problem> {
     let action = incoming.request.action_id.clone();
     let wait = desk.wait_time(asked_ms);
-    match tokio::time::timeout(wait, desk.pipeline().exec(incoming.clone())).await {
+    match tokio::time::timeout(wait, desk.pipeline()?.exec(incoming.clone())).await {
         Ok(Answer::Done(done)) => match ended(action, &done) {
             Ok(view) => Ok(json(StatusCode::OK, &view)),
             Err(problem) => Err(*problem),
@@ -142,11 +141,7 @@ async fn carry_out(
         (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(desk): App, peer: Peer, Path(id): Path<String>) -> Result<Response, Problem> {
     let action = action_id(id)?;
     match desk.find(&action, &peer).await? {
         Found::Done(done) => Ok(described(action, &done)),
@@ -176,20 +171,19 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn wait(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
-    query: Result<Query<WaitQuery>, QueryRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
+    Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let action = action_id(id)?;
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     match desk.find(&action, &peer).await? {
         Found::Done(done) => return Ok(described(action, &done)),
         Found::Unknown => return Err(unknown(&action)),
         Found::Accepted | Found::Held(_) => {}
     }
     let wait = desk.wait_time(query.timeout_ms);
-    match tokio::time::timeout(wait, desk.pipeline().wait(&action)).await {
+    match tokio::time::timeout(wait, desk.pipeline()?.wait(&action)).await {
         Ok(Ok(Answer::Done(done))) => Ok(described(action, &done)),
         Ok(Ok(Answer::Refused(failure)) | Err(failure)) => Err(Problem::failed(&failure).about(&action)),
         Ok(Ok(Answer::Held(held))) => Ok(json(StatusCode::ACCEPTED, &ActionView::held(action, &held))),
@@ -218,16 +212,19 @@ pub(crate) async fn wait(
     )
 )]
 pub(crate) async fn cancel(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let action = action_id(id)?;
     let by = Canceller {
         principal: peer.principal,
         operator: peer.operator,
     };
-    let withdrawn = desk.pipeline().cancel(&action, &by).await;
+    let withdrawn = match desk.pipeline() {
+        Ok(pipeline) => pipeline.cancel(&action, &by).await,
+        Err(_) => withdraw(desk.parts(), &action, &by).await,
+    };
     let withdrawn = withdrawn.map_err(|failure| Problem::failed(&failure).about(&action))?;
     withdrawal(&action, &withdrawn).map(|view| json(StatusCode::OK, &view))
 }
@@ -238,8 +235,7 @@ fn described(action: ActionId, done: &Done) -> Response {
     traced(trace, json(StatusCode::OK, &ActionView::done(action, done)))
 }
 
-fn action_id(id: Result<Path<String>, PathRejection>) -> Result<ActionId, Problem> {
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+fn action_id(id: String) -> Result<ActionId, Problem> {
     ActionId::new(id).map_err(|error| Problem::of(Kind::ActionUnknown, error.to_string()))
 }
 

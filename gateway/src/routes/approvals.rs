@@ -1,12 +1,9 @@
 //! What waits for people: look at it, say yes, say no.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::held::decide::{self, Standing};
@@ -16,8 +13,9 @@ use effectd_contracts::{ApprovalId, Mode, json as strict, limits::REQUEST_BYTES_
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{json, query_invalid};
+use super::json;
 use crate::desk::{Desk, unavailable};
+use crate::extract::{App, Path, Query};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::views::approvals::{
@@ -48,13 +46,12 @@ pub(crate) struct PageQuery {
     )
 )]
 pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    State(desk): App,
+    peer: Peer,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     let _turn = desk.turn().await?;
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let by = decider(&peer);
     let page = entries::holds(&*parts.store, query.after.as_deref());
     let (mut holds, next) = page.map_err(|error| unavailable(&error))?;
@@ -78,18 +75,14 @@ pub(crate) async fn list(
         (status = 404, description = "No such question for you", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(desk): App, peer: Peer, Path(id): Path<String>) -> Result<Response, Problem> {
     let id = approval_id(id)?;
     Ok(json(StatusCode::OK, &find(&desk, &peer, &id)?))
 }
 
 /// A question, if this peer may see it.
 fn find(desk: &Desk, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Problem> {
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let by = decider(peer);
     let hold = entries::hold(&*parts.store, id).map_err(|error| unavailable(&error))?;
     if let Some(hold) = hold.filter(|hold| look::may_see(parts, &by, &hold.value.decision.principal)) {
@@ -128,17 +121,16 @@ fn find(desk: &Desk, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Probl
     )
 )]
 pub(crate) async fn approve(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
+    Query(query): Query<PageQuery>,
     body: Body,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     let body: ApproveBody = read(&desk, body).await?;
     let by = decider(&peer);
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let always = match body.how {
         HowWord::Always => Some(mode(standing(&desk, &peer, &id)?)),
         HowWord::Once | HowWord::Grant => None,
@@ -168,7 +160,7 @@ pub(crate) async fn approve(
 }
 
 /// How somebody says yes, as the pipeline takes it.
-pub fn wish(body: ApproveBody) -> Approve {
+fn wish(body: ApproveBody) -> Approve {
     let how = match body.how {
         HowWord::Once => How::Once,
         HowWord::Grant => How::Grant {
@@ -189,7 +181,7 @@ pub fn wish(body: ApproveBody) -> Approve {
 }
 
 /// The mode that nobody needs to be asked with.
-pub fn mode(standing: Standing) -> PolicyChange {
+fn mode(standing: Standing) -> PolicyChange {
     PolicyChange::SetOrgMode {
         org: standing.org,
         tool: standing.tool,
@@ -225,15 +217,15 @@ async fn blocking<T: Send + 'static>(
     )
 )]
 pub(crate) async fn preview_edited(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
     let body: EditBody = read(&desk, body).await?;
     let _turn = desk.preview_turn()?;
-    let edited = edit::preview_edited(desk.pipeline().parts(), &id, &decider(&peer), body.params).await;
+    let edited = edit::preview_edited(desk.parts(), &id, &decider(&peer), body.params).await;
     let edited = edited.map_err(|error| undecided(&error, Kind::ApprovalUnknown))?;
     Ok(json(StatusCode::OK, &PreviewView::edited(edited)))
 }
@@ -256,14 +248,14 @@ pub(crate) async fn preview_edited(
     )
 )]
 pub(crate) async fn deny(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
     let body: DenyBody = read(&desk, body).await?;
-    let decided = decide::deny(desk.pipeline().parts(), &id, &decider(&peer), body.reason).await;
+    let decided = decide::deny(desk.parts(), &id, &decider(&peer), body.reason).await;
     let decided = decided.map_err(|error| undecided(&error, Kind::ApprovalUnknown))?;
     answer(&desk, &decided, Some(0)).await
 }
@@ -283,9 +275,9 @@ pub(crate) async fn deny(
     )
 )]
 pub(crate) async fn preview_always(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
     let _turn = desk.turn().await?;
@@ -296,7 +288,7 @@ pub(crate) async fn preview_always(
 }
 
 fn standing(desk: &Desk, peer: &Peer, id: &ApprovalId) -> Result<Standing, Problem> {
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let by = decider(peer);
     let hold = entries::hold(&*parts.store, id).map_err(|error| unavailable(&error))?;
     let hold = hold.filter(|hold| look::may_see(parts, &by, &hold.value.decision.principal));
@@ -322,21 +314,19 @@ impl From<Standing> for StandingView {
 }
 
 async fn answer(desk: &Desk, decided: &Decided, wait_ms: Option<u64>) -> Result<Response, Problem> {
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let Some(lead) = decided.hold.lead().map(|lead| lead.action_id.clone()) else {
         return Err(unknown());
     };
-    let wait = desk.wait_time(wait_ms);
-    let ended = tokio::time::timeout(wait, desk.pipeline().wait_or_held(&lead)).await;
-    let (status, action) = match ended {
-        Ok(Ok(Answer::Done(done))) => {
+    let (status, action) = match desk.ended(&lead, desk.wait_time(wait_ms)).await {
+        Some(Answer::Done(done)) => {
             // What the tool answered is for whoever asked.
             let done = effectd_actors::Done { result: None, ..done };
             (StatusCode::OK, ActionView::done(lead, &done))
         }
         // It is not what was approved any more: a person is asked again.
-        Ok(Ok(Answer::Held(held))) => (StatusCode::ACCEPTED, ActionView::held(lead, &held)),
-        Ok(Ok(Answer::Refused(_)) | Err(_)) | Err(_) => (StatusCode::ACCEPTED, ActionView::accepted(lead)),
+        Some(Answer::Held(held)) => (StatusCode::ACCEPTED, ActionView::held(lead, &held)),
+        Some(Answer::Refused(_)) | None => (StatusCode::ACCEPTED, ActionView::accepted(lead)),
     };
     let view = DecisionView {
         approval: ApprovalView::of(parts, &decided.hold),
@@ -373,7 +363,6 @@ fn unknown() -> Problem {
     )
 }
 
-fn approval_id(id: Result<Path<String>, PathRejection>) -> Result<ApprovalId, Problem> {
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+fn approval_id(id: String) -> Result<ApprovalId, Problem> {
     ApprovalId::new(id).map_err(|_| unknown())
 }

@@ -1,21 +1,18 @@
 //! What a tool said at length: the bytes behind a receipt's `artifact_ids`.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use effectd_actors::artifacts::{self, ArtifactError, ArtifactReader};
+use effectd_actors::artifacts::{self, ArtifactError};
 use hyper::body::{Frame, SizeHint};
 use tokio::task::JoinHandle;
 
 use super::receipts;
-use crate::desk::Desk;
+use crate::extract::{App, Path};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 
@@ -35,18 +32,16 @@ use crate::problem::{Kind, Problem};
     )
 )]
 pub(crate) async fn get(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    path: Result<Path<(String, String)>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path((id, artifact)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let Path((id, artifact)) = path.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
-    let receipt = receipts::find(&desk, &peer, Ok(Path(id)))?;
-    let opening =
-        tokio::task::spawn_blocking(move || artifacts::open(desk.pipeline().parts(), &receipt, &artifact));
+    let receipt = receipts::find(&desk, &peer, id)?;
+    let opening = tokio::task::spawn_blocking(move || artifacts::open(desk.parts(), &receipt, &artifact));
     let opened = opening
         .await
         .unwrap_or_else(|error| Err(ArtifactError::Unreadable(error.to_string())));
-    let reader = opened.map_err(|error| {
+    let mut reader = opened.map_err(|error| {
         let kind = match error {
             ArtifactError::Unknown | ArtifactError::Gone => Kind::ArtifactUnknown,
             ArtifactError::Quarantined => Kind::ArtifactQuarantined,
@@ -54,27 +49,34 @@ pub(crate) async fn get(
         };
         Problem::of(kind, error.to_string())
     })?;
-    let body = Body::new(Pieces::of(reader));
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
+    let bytes = reader.bytes();
+    Ok(Pieces::of(Some(bytes), move || reader.piece()))
 }
 
-/// An artifact as the body of an answer: one piece of it is read when the one before has been taken, so that a client that
+/// Something long as the body of an answer: one piece of it is read when the one before has been taken, so that a client that
 /// takes its time holds neither memory nor a thread.
-struct Pieces {
-    left: u64,
-    reader: Option<ArtifactReader>,
-    reading: Option<Reading>,
+pub(super) struct Pieces {
+    /// How many bytes are left, if that is known.
+    left: Option<u64>,
+    reader: Option<Reader>,
+    reading: Option<JoinHandle<(Reader, Piece)>>,
 }
 
-type Reading = JoinHandle<(ArtifactReader, Result<Option<Vec<u8>>, ArtifactError>)>;
+type Piece = std::io::Result<Option<Vec<u8>>>;
+type Reader = Box<dyn FnMut() -> Piece + Send>;
 
 impl Pieces {
-    fn of(reader: ArtifactReader) -> Self {
-        Self {
-            left: reader.bytes(),
-            reader: Some(reader),
+    /// The answer that has these pieces, until there is none.
+    pub(super) fn of<E: std::error::Error + Send + Sync + 'static>(
+        left: Option<u64>,
+        mut piece: impl FnMut() -> Result<Option<Vec<u8>>, E> + Send + 'static,
+    ) -> Response {
+        let body = Body::new(Self {
+            left,
+            reader: Some(Box::new(move || piece().map_err(std::io::Error::other))),
             reading: None,
-        }
+        });
+        ([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response()
     }
 }
 
@@ -88,7 +90,7 @@ impl HttpBody for Pieces {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         if let Some(mut reader) = self.reader.take() {
             self.reading = Some(tokio::task::spawn_blocking(move || {
-                let piece = reader.piece();
+                let piece = reader();
                 (reader, piece)
             }));
         }
@@ -99,18 +101,18 @@ impl HttpBody for Pieces {
         self.reading = None;
         Poll::Ready(match read {
             Ok((reader, Ok(Some(piece)))) => {
-                self.left = self.left.saturating_sub(piece.len() as u64);
+                self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
                 self.reader = Some(reader);
                 Some(Ok(Frame::data(Bytes::from(piece))))
             }
             Ok((_, Ok(None))) => None,
             // The connection breaks off, and the client sees that something is missing.
-            Ok((_, Err(error))) => Some(Err(std::io::Error::other(error))),
+            Ok((_, Err(error))) => Some(Err(error)),
             Err(error) => Some(Err(std::io::Error::other(error))),
         })
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

@@ -1,10 +1,6 @@
 //! Circuit breakers, for operators: which tools are left alone for now, and a hand on the switch.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::control::Breakers;
@@ -15,9 +11,9 @@ use effectd_contracts::text::is_unprintable;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{json, operations, operators};
+use super::{json, operations};
 use crate::desk::Desk;
-use crate::peer::Peer;
+use crate::extract::{App, Operator, Path};
 use crate::problem::{Kind, Problem};
 
 /// How one circuit breaker stands.
@@ -62,11 +58,7 @@ impl From<View> for BreakerView {
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, "breakers are")?;
+pub(crate) async fn list(State(desk): App, _: Operator) -> Result<Response, Problem> {
     let views = breakers(&desk).list().into_iter().map(BreakerView::from);
     Ok(json(StatusCode::OK, &views.collect::<Vec<_>>()))
 }
@@ -84,11 +76,10 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    key: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    _: Operator,
+    Path(key): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
     Ok(shown(&desk, &key))
 }
@@ -114,11 +105,10 @@ fn shown(desk: &Desk, key: &str) -> Response {
     )
 )]
 pub(crate) async fn trip(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    key: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Path(key): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
     operations::done(&desk, &peer, Operation::TripBreaker { key: key.clone() }).await?;
     Ok(shown(&desk, &key))
@@ -138,23 +128,21 @@ pub(crate) async fn trip(
     )
 )]
 pub(crate) async fn reset(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    key: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Path(key): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, "breakers are")?;
     let key = checked(key)?;
     operations::done(&desk, &peer, Operation::ResetBreaker { key: key.clone() }).await?;
     Ok(shown(&desk, &key))
 }
 
 fn breakers(desk: &Desk) -> &Breakers {
-    &desk.pipeline().parts().control.breakers
+    &desk.parts().control.breakers
 }
 
 /// A key that a request could have.
-fn checked(key: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
-    let Path(key) = key.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+fn checked(key: String) -> Result<String, Problem> {
     if key.is_empty() || key.len() > ID_BYTES_MAX || key.chars().any(is_unprintable) {
         return Err(Problem::of(Kind::BreakerUnknown, "no breaker can have this key"));
     }

@@ -1,22 +1,17 @@
 //! Dead letters, for operators: what was given up, and what to do about it.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::StoreError;
 use effectd_contracts::Operation;
 
-use super::{json, operations, operators, query_invalid};
+use super::{json, operations, operators};
 use crate::desk::Desk;
+use crate::extract::{App, Operator, Path, Query};
 use crate::letters::{self, CauseView, LetterList, LetterNow, LetterQuery, LetterView, ReviewView};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-
-const WHO: &str = "dead letters are";
 
 /// Dead letters, oldest first
 #[utoipa::path(
@@ -30,12 +25,10 @@ const WHO: &str = "dead letters are";
     )
 )]
 pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<LetterQuery>, QueryRejection>,
+    State(desk): App,
+    _: Operator,
+    Query(query): Query<LetterQuery>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     operators::with_parts(&desk, move |parts| letters::list(&*parts.store, &query)).await
 }
 
@@ -49,11 +42,7 @@ pub(crate) async fn list(
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn causes(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
+pub(crate) async fn causes(State(desk): App, _: Operator) -> Result<Response, Problem> {
     operators::with_parts(&desk, |parts| letters::causes(&*parts.store)).await
 }
 
@@ -70,12 +59,11 @@ pub(crate) async fn causes(
     )
 )]
 pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    letter: Result<Path<u64>, PathRejection>,
+    State(desk): App,
+    _: Operator,
+    Path(letter): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let letter = number(letter)?;
+    let letter = number(&letter)?;
     let unknown = StoreError::NotFound {
         what: "the dead letter",
     };
@@ -98,12 +86,11 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn review(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    letter: Result<Path<u64>, PathRejection>,
+    State(desk): App,
+    _: Operator,
+    Path(letter): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let letter = number(letter)?;
+    let letter = number(&letter)?;
     let unknown = StoreError::NotFound {
         what: "the dead letter",
     };
@@ -127,12 +114,11 @@ pub(crate) async fn review(
     )
 )]
 pub(crate) async fn requeue(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    letter: Result<Path<u64>, PathRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Path(letter): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let letter = number(letter)?;
+    let letter = number(&letter)?;
     let letters = vec![letter];
     one_of(&desk, &peer, Operation::RequeueLetters { letters }).await
 }
@@ -149,12 +135,11 @@ pub(crate) async fn requeue(
     )
 )]
 pub(crate) async fn purge(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    letter: Result<Path<u64>, PathRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Path(letter): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let letter = number(letter)?;
+    let letter = number(&letter)?;
     let letters = vec![letter];
     one_of(&desk, &peer, Operation::DropLetters { letters }).await
 }
@@ -167,7 +152,8 @@ async fn one_of(desk: &Desk, peer: &Peer, operation: Operation) -> Result<Respon
     Ok(json(StatusCode::OK, &now.ok_or_else(gone)?))
 }
 
-fn number(letter: Result<Path<u64>, PathRejection>) -> Result<u64, Problem> {
-    let Path(letter) = letter.map_err(|error| Problem::of(Kind::LetterUnknown, error.body_text()))?;
-    Ok(letter)
+fn number(letter: &str) -> Result<u64, Problem> {
+    letter
+        .parse()
+        .map_err(|_| Problem::of(Kind::LetterUnknown, "letters have numbers"))
 }

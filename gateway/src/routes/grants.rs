@@ -1,12 +1,9 @@
 //! Pre-approvals: who has which, ask for one, make one, take it back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::held::grants::{self, NewGrant};
@@ -15,8 +12,9 @@ use effectd_actors::{Grant, Parts};
 use effectd_contracts::{GrantId, json as strict};
 
 use super::approvals::{PageQuery, decider};
-use super::{json, query_invalid};
+use super::json;
 use crate::desk::{Desk, unavailable};
+use crate::extract::{App, Path, Query};
 use crate::limits::{CHANGE_BYTES_MAX, LIST_DEFAULT};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -36,14 +34,13 @@ use crate::views::approvals::{GrantBody, GrantList, GrantView, GrantWould, undec
     )
 )]
 pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    State(desk): App,
+    peer: Peer,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let by = decider(&peer);
-    let page = grants::list(&*parts.store, query.after.as_deref(), LIST_DEFAULT.get());
+    let page = grants::list(&*parts.store, query.after.as_deref(), LIST_DEFAULT);
     let (mut grants, next) = page.map_err(|error| unavailable(&error))?;
     grants.retain(|grant| look::may_see(parts, &by, &grant.created_by));
     let now = parts.clock.now();
@@ -65,13 +62,9 @@ pub(crate) async fn list(
         (status = 403, description = "Not by you; ask for it instead", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn create(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    body: Body,
-) -> Result<Response, Problem> {
+pub(crate) async fn create(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
     let new = read(&desk, body).await?;
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let made = grants::create(parts, new, &decider(&peer)).await;
     told(parts, made)
 }
@@ -90,13 +83,9 @@ pub(crate) async fn create(
         (status = 429, description = "Too many of yours wait already", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn request(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    body: Body,
-) -> Result<Response, Problem> {
+pub(crate) async fn request(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
     let new = read(&desk, body).await?;
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let made = grants::request(parts, new, &decider(&peer)).await;
     told(parts, made)
 }
@@ -114,13 +103,9 @@ pub(crate) async fn request(
         (status = 400, description = "It is no grant", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn preview_request(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    body: Body,
-) -> Result<Response, Problem> {
+pub(crate) async fn preview_request(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
     let new = read(&desk, body).await?;
-    let in_force = grants::would_be_in_force(desk.pipeline().parts(), &new, &decider(&peer));
+    let in_force = grants::would_be_in_force(desk.parts(), &new, &decider(&peer));
     Ok(json(StatusCode::OK, &GrantWould { in_force }))
 }
 
@@ -137,12 +122,12 @@ pub(crate) async fn preview_request(
     )
 )]
 pub(crate) async fn activate(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let id = grant_id(id)?;
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let made = grants::activate(parts, &id, &decider(&peer)).await;
     told(parts, made)
 }
@@ -161,12 +146,12 @@ pub(crate) async fn activate(
     )
 )]
 pub(crate) async fn revoke(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let id = grant_id(id)?;
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let gone = grants::revoke(parts, &id, &decider(&peer)).await;
     told(parts, gone)
 }
@@ -178,13 +163,13 @@ fn told(parts: &Parts, made: Result<Grant, DecideError>) -> Result<Response, Pro
 
 async fn read(desk: &Desk, body: Body) -> Result<NewGrant, Problem> {
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let body: GrantBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+    let body: GrantBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
         .map_err(|error| Problem::of(Kind::DecisionInvalid, error.to_string()))?;
-    Ok(new(body, desk.pipeline().parts()))
+    Ok(new(body, desk.parts()))
 }
 
 /// A grant to be made, as the pipeline takes it.
-pub fn new(body: GrantBody, parts: &Parts) -> NewGrant {
+fn new(body: GrantBody, parts: &Parts) -> NewGrant {
     let now = parts.clock.now();
     let end = |lasts| now.checked_add(Duration::from_secs(lasts)).unwrap_or(now);
     NewGrant {
@@ -197,7 +182,6 @@ pub fn new(body: GrantBody, parts: &Parts) -> NewGrant {
     }
 }
 
-fn grant_id(id: Result<Path<String>, PathRejection>) -> Result<GrantId, Problem> {
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+fn grant_id(id: String) -> Result<GrantId, Problem> {
     GrantId::new(id).map_err(|_| Problem::of(Kind::GrantUnknown, "there is no such grant"))
 }

@@ -1,21 +1,14 @@
 //! Groups that replay a topic, for learners.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::Response;
 use effectd_contracts::Operation;
 use serde::Deserialize;
 
-use super::{operations, operators, query_invalid};
-use crate::desk::Desk;
-use crate::peer::Peer;
-use crate::problem::{Kind, Problem};
+use super::{operations, operators};
+use crate::extract::{App, Operator, Path, Query};
+use crate::problem::Problem;
 use crate::replay::{self, GroupView, Moved};
-
-const WHO: &str = "the events of a topic are about everybody's actions, and are";
 
 /// Where to.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -38,12 +31,10 @@ pub(crate) struct To {
     )
 )]
 pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    topic: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    _: Operator,
+    Path(topic): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let Path(topic) = topic.map_err(|error| no_path(&error))?;
     operators::with_parts(&desk, move |parts| replay::groups(&*parts.store, &topic)).await
 }
 
@@ -62,12 +53,10 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    names: Result<Path<(String, String)>, PathRejection>,
+    State(desk): App,
+    _: Operator,
+    Path((topic, group)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let Path((topic, group)) = names.map_err(|error| no_path(&error))?;
     operators::with_parts(&desk, move |parts| {
         replay::standing(&*parts.store, &topic, &group)
     })
@@ -94,19 +83,16 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn seek(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    names: Result<Path<(String, String)>, PathRejection>,
-    to: Result<Query<To>, QueryRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Path((topic, group)): Path<(String, String)>,
+    Query(To { to }): Query<To>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let Path((topic, group)) = names.map_err(|error| no_path(&error))?;
-    let Query(To { to }) = to.map_err(|error| query_invalid(&error))?;
     let (at, named) = (topic.clone(), group.clone());
     let now = operators::working(&desk, {
         let host = desk.host.clone();
         move || {
-            let standing = replay::standing(&*host.pipeline().parts().store, &at, &named);
+            let standing = replay::standing(&*host.parts().store, &at, &named);
             standing.map_err(|error| operators::refused(&error))
         }
     })
@@ -122,8 +108,4 @@ pub(crate) async fn seek(
     let (at, named) = (topic.clone(), group.clone());
     operations::done(&desk, &peer, Operation::SeekGroup { topic, group, to }).await?;
     operators::with_parts(&desk, move |parts| replay::standing(&*parts.store, &at, &named)).await
-}
-
-fn no_path(error: &PathRejection) -> Problem {
-    Problem::of(Kind::NoSuchPath, error.body_text())
 }

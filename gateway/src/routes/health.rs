@@ -10,6 +10,7 @@ use prometheus::TextEncoder;
 
 use super::json;
 use crate::desk::Desk;
+use crate::extract::App;
 use crate::problem::{Kind, Problem};
 use crate::views::Health;
 
@@ -19,9 +20,7 @@ fn health(desk: &Desk) -> Health {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         backlog: desk.pulse.backlog(),
         // A store that cannot tell is told by `/readyz`.
-        paused: Switches::new(&*desk.pipeline().parts().store)
-            .paused()
-            .unwrap_or(false),
+        paused: Switches::new(&*desk.parts().store).paused().unwrap_or(false),
     }
 }
 
@@ -44,7 +43,7 @@ pub(crate) async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
         (status = 503, description = "Not now", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn readyz(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+pub(crate) async fn readyz(State(desk): App) -> Result<Response, Problem> {
     match desk.vitals.refusal() {
         None => Ok(json(StatusCode::OK, &health(&desk))),
         Some(refusal) => Err(Problem::of(Kind::NotReady, refusal)),
@@ -58,7 +57,7 @@ pub(crate) async fn readyz(State(desk): State<Arc<Desk>>) -> Result<Response, Pr
     tag = "health",
     responses((status = 200, description = "The figures", body = String, content_type = "text/plain"))
 )]
-pub(crate) async fn metrics(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+pub(crate) async fn metrics(State(desk): App) -> Result<Response, Problem> {
     let families = desk.host.metrics().gather();
     let text = TextEncoder::new()
         .encode_to_string(&families)

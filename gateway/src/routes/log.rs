@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::log::{self, HEADS};
@@ -14,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json as value;
 
 use super::receipts::find;
-use super::{json, operations, operators, query_invalid};
+use super::{json, operations};
 use crate::desk::{Desk, unavailable};
+use crate::extract::{App, Operator, Path, Query};
 use crate::limits::LOG_LIST_MAX;
 use crate::operations::key_told;
 use crate::peer::Peer;
@@ -47,10 +46,7 @@ pub(crate) struct Size {
         (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(desk): App, peer: Peer) -> Result<Response, Problem> {
     let standing = reading(&desk, move |store| {
         let standing = store.log()?;
         let head = log::last_head(store)?.map(|(_, head)| head);
@@ -74,12 +70,8 @@ pub(crate) async fn show(
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn sign(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, EVERYBODYS)?;
-    let head = log::head(desk.pipeline().parts()).await;
+pub(crate) async fn sign(State(desk): App, _: Operator) -> Result<Response, Problem> {
+    let head = log::head(desk.parts()).await;
     Ok(json(StatusCode::OK, &head.map_err(|error| unavailable(&error))?))
 }
 
@@ -90,7 +82,7 @@ pub(crate) async fn sign(
     tag = "log",
     responses((status = 200, description = "Each signed by the one before it", body = Vec<serde_json::Value>))
 )]
-pub(crate) async fn keys(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
+pub(crate) async fn keys(State(desk): App) -> Result<Response, Problem> {
     Ok(json(StatusCode::OK, &reading(&desk, log::keys).await?))
 }
 
@@ -109,11 +101,7 @@ pub(crate) async fn keys(State(desk): State<Arc<Desk>>) -> Result<Response, Prob
         (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn rotate(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, "changing the device's key is")?;
+pub(crate) async fn rotate(State(desk): App, Operator(peer): Operator) -> Result<Response, Problem> {
     let by = peer.principal.clone();
     let done = operations::by_host(&desk, &peer, Operation::RotateKey {}, move |host| {
         let entry = host.rotate_key()?;
@@ -142,12 +130,11 @@ pub(crate) async fn rotate(
     )
 )]
 pub(crate) async fn entries(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    range: Result<Query<Range>, QueryRejection>,
+    State(desk): App,
+    _: Operator,
+    Query(range): Query<Range>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, EVERYBODYS)?;
-    let (from, limit) = bounds(range)?;
+    let (from, limit) = range.bounds();
     let lines = reading(&desk, move |store| lines(&store.log_entries(from, limit)?));
     Ok(json(StatusCode::OK, &lines.await?))
 }
@@ -168,11 +155,8 @@ pub(crate) async fn entries(
         (status = 200, description = "Some of them; none when there are no more", body = Vec<serde_json::Value>),
     )
 )]
-pub(crate) async fn heads(
-    State(desk): State<Arc<Desk>>,
-    range: Result<Query<Range>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let (from, limit) = bounds(range)?;
+pub(crate) async fn heads(State(desk): App, Query(range): Query<Range>) -> Result<Response, Problem> {
+    let (from, limit) = range.bounds();
     let lines = reading(&desk, move |store| lines(&store.notes(HEADS, from, limit)?));
     Ok(json(StatusCode::OK, &lines.await?))
 }
@@ -191,11 +175,10 @@ pub(crate) async fn heads(
     )
 )]
 pub(crate) async fn frontier(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    size: Result<Query<Size>, QueryRejection>,
+    State(desk): App,
+    peer: Peer,
+    Query(Size { size }): Query<Size>,
 ) -> Result<Response, Problem> {
-    let Query(Size { size }) = size.map_err(|error| query_invalid(&error))?;
     let peaks = reading(&desk, move |store| {
         let signed = log::last_head(store)?.map_or(0, |(_, head)| head.size);
         if !peer.operator && size > signed {
@@ -221,25 +204,20 @@ pub(crate) async fn frontier(
         (status = 404, description = "No such receipt of yours", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn proof(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+pub(crate) async fn proof(State(desk): App, peer: Peer, Path(id): Path<String>) -> Result<Response, Problem> {
     let receipt = find(&desk, &peer, id)?;
-    let parts = desk.pipeline().parts();
+    let parts = desk.parts();
     let proof = log::proof(&*parts.store, &parts.identity, &*parts.clock, &receipt.receipt_id).await;
     let proof = proof.map_err(|error| unavailable(&error))?;
     let none = || Problem::of(Kind::ReceiptUnknown, "the receipt is not in the log");
     Ok(json(StatusCode::OK, &proof.ok_or_else(none)?))
 }
 
-fn bounds(range: Result<Query<Range>, QueryRejection>) -> Result<(u64, usize), Problem> {
-    let Query(Range { from, limit }) = range.map_err(|error| query_invalid(&error))?;
-    Ok((
-        from.unwrap_or(0),
-        limit.unwrap_or(LOG_LIST_MAX).clamp(1, LOG_LIST_MAX),
-    ))
+impl Range {
+    fn bounds(&self) -> (u64, usize) {
+        let limit = self.limit.unwrap_or(LOG_LIST_MAX).clamp(1, LOG_LIST_MAX);
+        (self.from.unwrap_or(0), limit)
+    }
 }
 
 fn lines(stored: &[effectd_actors::StoredEntry]) -> Result<Vec<LogLine>, StoreError> {
@@ -252,13 +230,10 @@ async fn reading<T: Serialize + Send + 'static>(
     read: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, Problem> {
     let _turn = desk.turn().await?;
-    let store = desk.pipeline().parts().store.clone();
+    let store = desk.parts().store.clone();
     match tokio::task::spawn_blocking(move || read(&*store)).await {
         Ok(Err(StoreError::Invalid(why))) => Err(Problem::of(Kind::QueryInvalid, why)),
         Ok(answer) => answer.map_err(|error| unavailable(&error)),
         Err(error) => Err(Problem::of(Kind::Internal, error.to_string())),
     }
 }
-
-/// Why not everybody may read all of it.
-const EVERYBODYS: &str = "the log holds everybody's receipts, and is";

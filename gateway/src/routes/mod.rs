@@ -23,88 +23,95 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use serde::Serialize;
 use tracing::Instrument;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::desk::Desk;
 use crate::headers::Handed;
+use crate::openapi;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 
-/// All routes.
+fn described() -> OpenApiRouter<Arc<Desk>> {
+    OpenApiRouter::with_openapi(openapi::door())
+        .routes(routes!(actions::submit))
+        .routes(routes!(actions::show, actions::cancel))
+        .routes(routes!(actions::wait))
+        .routes(routes!(preview::preview))
+        .routes(routes!(receipts::list))
+        .routes(routes!(receipts::show))
+        .routes(routes!(policy::explain_receipt))
+        .routes(routes!(log::proof))
+        .routes(routes!(receipts::amendments, receipts::amend))
+        .routes(routes!(log::show))
+        .routes(routes!(log::sign))
+        .routes(routes!(log::heads))
+        .routes(routes!(log::keys, log::rotate))
+        .routes(routes!(log::entries))
+        .routes(routes!(log::frontier))
+        .routes(routes!(artifacts::get))
+        .routes(routes!(quarantine::list))
+        .routes(routes!(quarantine::quarantine))
+        .routes(routes!(quarantine::release))
+        .routes(routes!(notifications::list))
+        .routes(routes!(notifications::show))
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::show))
+        .routes(routes!(policy::show))
+        .routes(routes!(policy::check))
+        .routes(routes!(policy::reload))
+        .routes(routes!(policy::change))
+        .routes(routes!(policy::explain))
+        .routes(routes!(approvals::list))
+        .routes(routes!(approvals::show))
+        .routes(routes!(approvals::approve))
+        .routes(routes!(approvals::preview_edited))
+        .routes(routes!(approvals::deny))
+        .routes(routes!(approvals::preview_always))
+        .routes(routes!(grants::list, grants::create))
+        .routes(routes!(grants::request))
+        .routes(routes!(grants::preview_request))
+        .routes(routes!(grants::activate))
+        .routes(routes!(grants::revoke))
+        .routes(routes!(breakers::list))
+        .routes(routes!(breakers::show))
+        .routes(routes!(breakers::trip))
+        .routes(routes!(breakers::reset))
+        .routes(routes!(dlq::list))
+        .routes(routes!(dlq::causes))
+        .routes(routes!(dlq::show))
+        .routes(routes!(dlq::review))
+        .routes(routes!(dlq::requeue))
+        .routes(routes!(dlq::purge))
+        .routes(routes!(operations::perform))
+        .routes(routes!(store::stats))
+        .routes(routes!(store::events))
+        .routes(routes!(store::journal))
+        .routes(routes!(store::retain))
+        .routes(routes!(store::erase))
+        .routes(routes!(groups::list))
+        .routes(routes!(groups::show, groups::seek))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+        .routes(routes!(health::openapi))
+}
+
+pub(crate) fn descriptions() -> OpenApi {
+    described().split_for_parts().1
+}
+
 pub(crate) fn all(desk: Arc<Desk>) -> Router {
-    Router::new()
-        .route("/v1/actions", post(actions::submit))
-        .route("/v1/actions/{id}", get(actions::show).delete(actions::cancel))
-        .route("/v1/actions/{id}/wait", get(actions::wait))
-        .route("/v1/preview", post(preview::preview))
-        .route("/v1/receipts", get(receipts::list))
-        .route("/v1/receipts/{id}", get(receipts::show))
-        .route("/v1/receipts/{id}/explanation", get(policy::explain_receipt))
-        .route("/v1/receipts/{id}/proof", get(log::proof))
-        .route(
-            "/v1/receipts/{id}/amendments",
-            get(receipts::amendments).post(receipts::amend),
-        )
-        .route("/v1/log", get(log::show))
-        .route("/v1/log/head", post(log::sign))
-        .route("/v1/log/heads", get(log::heads))
-        .route("/v1/log/keys", get(log::keys).post(log::rotate))
-        .route("/v1/log/entries", get(log::entries))
-        .route("/v1/log/frontier", get(log::frontier))
-        .route("/v1/receipts/{id}/artifacts/{artifact}", get(artifacts::get))
-        .route("/v1/artifacts/quarantined", get(quarantine::list))
-        .route("/v1/artifacts/{id}/quarantine", post(quarantine::quarantine))
-        .route("/v1/artifacts/{id}/release", post(quarantine::release))
-        .route("/v1/notifications", get(notifications::list))
-        .route("/v1/notifications/{id}", get(notifications::show))
-        .route("/v1/tools", get(tools::list))
-        .route("/v1/tools/{id}", get(tools::show))
-        .route("/v1/policy", get(policy::show))
-        .route("/v1/policy/check", post(policy::check))
-        .route("/v1/policy/reload", post(policy::reload))
-        .route("/v1/policy/changes", post(policy::change))
-        .route("/v1/policy/explain", post(policy::explain))
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", get(approvals::show))
-        .route("/v1/approvals/{id}/approve", post(approvals::approve))
-        .route("/v1/approvals/{id}/preview", post(approvals::preview_edited))
-        .route("/v1/approvals/{id}/deny", post(approvals::deny))
-        .route("/v1/approvals/{id}/always", get(approvals::preview_always))
-        .route("/v1/grants", get(grants::list).post(grants::create))
-        .route("/v1/grants/requests", post(grants::request))
-        .route("/v1/grants/requests/preview", post(grants::preview_request))
-        .route("/v1/grants/{id}/activate", post(grants::activate))
-        .route("/v1/grants/{id}/revoke", post(grants::revoke))
-        .route("/v1/breakers", get(breakers::list))
-        .route("/v1/breakers/{key}", get(breakers::show))
-        .route("/v1/breakers/{key}/trip", post(breakers::trip))
-        .route("/v1/breakers/{key}/reset", post(breakers::reset))
-        .route("/v1/dlq", get(dlq::list))
-        .route("/v1/dlq/causes", get(dlq::causes))
-        .route("/v1/dlq/{letter}", get(dlq::show))
-        .route("/v1/quarantine/{letter}", get(dlq::review))
-        .route("/v1/dlq/{letter}/requeue", post(dlq::requeue))
-        .route("/v1/dlq/{letter}/purge", post(dlq::purge))
-        .route("/v1/operations", post(operations::perform))
-        .route("/v1/store", get(store::stats))
-        .route("/v1/store/topics/{topic}", get(store::events))
-        .route("/v1/store/retain", post(store::retain))
-        .route("/v1/store/erase", post(store::erase))
-        .route("/v1/store/topics/{topic}/groups", get(groups::list))
-        .route(
-            "/v1/store/topics/{topic}/groups/{group}",
-            get(groups::show).post(groups::seek),
-        )
-        .merge(health_paths())
-        .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(health::openapi))
+    let (routes, _) = described().split_for_parts();
+    routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(desk.clone(), observe))
@@ -113,17 +120,13 @@ pub(crate) fn all(desk: Arc<Desk>) -> Router {
 
 /// The routes of a connection for which there is no room: health is told, and nothing else.
 pub(crate) fn health_only(desk: Arc<Desk>) -> Router {
-    health_paths()
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
         .fallback(async || no_room())
         .method_not_allowed_fallback(async || no_room())
         .layer(middleware::from_fn_with_state(desk.clone(), observe))
         .with_state(desk)
-}
-
-fn health_paths() -> Router<Arc<Desk>> {
-    Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
 }
 
 /// There are as many connections as there may be.
@@ -145,12 +148,6 @@ async fn no_such_method() -> Problem {
     )
 }
 
-/// A query that cannot be read.
-pub(crate) fn query_invalid(error: &QueryRejection) -> Problem {
-    Problem::of(Kind::QueryInvalid, error.body_text())
-}
-
-/// A value as JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(bytes) => (status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
@@ -168,7 +165,7 @@ pub(crate) fn traced(trace: Handed, response: impl IntoResponse) -> Response {
 
 /// Counts and times every request, and leaves one line of each in the log.
 async fn observe(State(desk): State<Arc<Desk>>, request: Request<Body>, next: Next) -> Response {
-    let clock = desk.pipeline().parts().clock.clone();
+    let clock = desk.parts().clock.clone();
     let begun = clock.monotonic();
     let method = request.method().clone();
     // Only paths that we know: a label for each path that somebody invents would grow for ever.

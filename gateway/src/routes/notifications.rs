@@ -1,24 +1,18 @@
 //! What people were told, for operators: a notification may say anything.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::notifications;
 use effectd_contracts::ReceiptId;
 use serde::Deserialize;
 
-use super::{json, operators, query_invalid};
+use super::{json, operators};
 use crate::desk::Desk;
+use crate::extract::{App, Operator, Path, Query};
 use crate::limits::UPKEEP_PAGE_MAX;
-use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::views::notifications::{NotificationList, NotificationView};
-
-const WHAT: &str = "reading notifications is";
 
 /// What may stand behind `/v1/notifications?`.
 #[derive(Debug, Deserialize)]
@@ -29,8 +23,9 @@ pub(crate) struct ListQuery {
 
 /// What was sent until now is in the answer, whether or not anybody has begun to deliver it.
 async fn caught_up(desk: &Desk) -> Result<(), Problem> {
-    let parts = desk.pipeline().parts();
-    let caught_up = notifications::catch_up(&*parts.store, &*parts.clock).await;
+    let parts = desk.parts();
+    let caught_up =
+        notifications::catch_up(&*parts.store, &*parts.clock, parts.settings.notifications_max).await;
     caught_up.map(drop).map_err(|error| operators::refused(&error))
 }
 
@@ -46,16 +41,14 @@ async fn caught_up(desk: &Desk) -> Result<(), Problem> {
     )
 )]
 pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    State(desk): App,
+    _: Operator,
+    Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHAT)?;
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     caught_up(&desk).await?;
     operators::with_parts(&desk, move |parts| {
         let after = query.after.as_deref();
-        let page = notifications::list(&*parts.store, &parts.blobs, after, UPKEEP_PAGE_MAX.get())?;
+        let page = notifications::list(&*parts.store, &parts.blobs, after, UPKEEP_PAGE_MAX)?;
         Ok(NotificationList::from(page))
     })
     .await
@@ -73,13 +66,7 @@ pub(crate) async fn list(
         (status = 404, description = "That receipt sent none, or it is not remembered any more", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, WHAT)?;
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+pub(crate) async fn show(State(desk): App, _: Operator, Path(id): Path<String>) -> Result<Response, Problem> {
     let unknown = || {
         let why = "that receipt sent no notification, or none that is remembered; `effectd notifications` lists them";
         Problem::of(Kind::NotificationUnknown, why)
@@ -88,7 +75,7 @@ pub(crate) async fn show(
     caught_up(&desk).await?;
     let host = desk.host.clone();
     let found = operators::working(&desk, move || {
-        let parts = host.pipeline().parts();
+        let parts = host.parts();
         notifications::find(&*parts.store, &parts.blobs, &id).map_err(|error| operators::refused(&error))
     });
     let found = found.await?.ok_or_else(unknown)?;

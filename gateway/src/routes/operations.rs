@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::{Parts, StoreError, operations as record};
@@ -13,15 +11,14 @@ use effectd_contracts::{Operation, Principal, json as strict};
 use serde_json::{Map, Value};
 
 use super::store::Preview;
-use super::{json, operators, query_invalid};
+use super::{json, operators};
 use crate::desk::Desk;
+use crate::extract::{App, Operator, Query};
 use crate::limits::CHANGE_BYTES_MAX;
 use crate::operations::{self, OperationView};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::server::Host;
-
-const WHO: &str = "operations are";
 
 /// Do something to the daemon itself, or say what that would change
 ///
@@ -40,15 +37,13 @@ const WHO: &str = "operations are";
     )
 )]
 pub(crate) async fn perform(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<Preview>, QueryRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Query(Preview { preview }): Query<Preview>,
     body: Body,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let operation: Operation = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+    let operation: Operation = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
         .map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
     if preview {
         return operators::with_parts(&desk, move |parts| operations::look(parts, &operation)).await;
@@ -105,7 +100,7 @@ where
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
     let _turn = desk.turn().await?;
-    let (parts, by) = (desk.pipeline().parts().clone(), peer.principal.clone());
+    let (parts, by) = (desk.parts().clone(), peer.principal.clone());
     let answer = tokio::spawn(work(parts, by)).await;
     let answer = answer.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
     answer.map_err(|error| operators::refused(&error))

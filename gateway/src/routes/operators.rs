@@ -1,4 +1,4 @@
-//! What only operators may do, and work that takes a thread for a while.
+//! Work that takes a thread for a while.
 
 use std::sync::Arc;
 
@@ -9,17 +9,7 @@ use serde::Serialize;
 
 use super::json;
 use crate::desk::{Desk, unavailable};
-use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-
-/// Lets root and the user that the daemon runs as pass; `what` is said to everybody else.
-pub(super) fn only(peer: &Peer, what: &str) -> Result<(), Problem> {
-    if peer.operator {
-        return Ok(());
-    }
-    let why = format!("{what} for root and the user that the daemon runs as; ask one of them");
-    Err(Problem::of(Kind::OperatorsOnly, why))
-}
 
 /// Does what waits for the disk, or computes for long, on a thread that nobody else needs; a few at a time.
 pub(super) async fn work<T: Serialize + Send + 'static>(
@@ -45,13 +35,9 @@ pub(super) async fn with_parts<T: Serialize + Send + 'static>(
     ask: impl FnOnce(&Parts) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<Response, Problem> {
     let host = desk.host.clone();
-    work(desk, move || {
-        ask(host.pipeline().parts()).map_err(|error| refused(&error))
-    })
-    .await
+    work(desk, move || ask(host.parts()).map_err(|error| refused(&error))).await
 }
 
-/// The store said no.
 pub(super) fn refused(error: &StoreError) -> Problem {
     match error {
         StoreError::NotFound { .. } => Problem::of(Kind::LetterUnknown, error.to_string()),

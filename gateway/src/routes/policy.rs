@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_contracts::{ActionRequest, Operation, json as strict};
 use serde::Serialize;
 
 use super::store::Preview;
-use super::{json, operations, operators, query_invalid, receipts};
+use super::{json, operations, operators, receipts};
 use crate::desk::Desk;
+use crate::extract::{App, Operator, Path, Query};
 use crate::limits::CHANGE_BYTES_MAX;
 use crate::operations::policy_told;
 use crate::peer::Peer;
@@ -31,11 +30,7 @@ use crate::views::{Explanation, PolicyChange, PolicyView};
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, "the policy is")?;
+pub(crate) async fn show(State(desk): App, _: Operator) -> Result<Response, Problem> {
     work(&desk, |host| Ok(host.policy())).await
 }
 
@@ -52,11 +47,7 @@ pub(crate) async fn show(
         (status = 422, description = "They are not, and this is why", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn check(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, "the policy is")?;
+pub(crate) async fn check(State(desk): App, _: Operator) -> Result<Response, Problem> {
     work(&desk, |host| host.check_policy()).await
 }
 
@@ -74,11 +65,7 @@ pub(crate) async fn check(
         (status = 422, description = "They are not good, and this is why", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn reload(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, "the policy is")?;
+pub(crate) async fn reload(State(desk): App, Operator(peer): Operator) -> Result<Response, Problem> {
     on_record(&desk, &peer, Operation::ReloadPolicy {}, |host| {
         host.take_over_policy()
     })
@@ -103,15 +90,13 @@ pub(crate) async fn reload(
     )
 )]
 pub(crate) async fn change(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<Preview>, QueryRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Query(Preview { preview }): Query<Preview>,
     body: Body,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, "the policy is")?;
-    let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let change: PolicyChange = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+    let change: PolicyChange = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
         .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?;
     if preview {
         return work(&desk, move |host| host.try_policy(change)).await;
@@ -154,11 +139,7 @@ async fn on_record(
         (status = 404, description = "There is no such tool", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn explain(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    body: Body,
-) -> Result<Response, Problem> {
+pub(crate) async fn explain(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let request = ActionRequest::parse(&body.bytes).map_err(|failure| Problem::failed(&failure))?;
     work(&desk, move |host| host.explain_request(&request, &peer.principal)).await
@@ -176,9 +157,9 @@ pub(crate) async fn explain(
     )
 )]
 pub(crate) async fn explain_receipt(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let receipt = receipts::find(&desk, &peer, id)?;
     work(&desk, move |host| host.explain_receipt(&receipt)).await

@@ -1,8 +1,5 @@
 //! What would come of a request, before anybody makes it.
 
-use std::sync::Arc;
-
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,7 +8,7 @@ use effectd_actors::preview::foresee;
 use effectd_contracts::ActionRequest;
 
 use super::json;
-use crate::desk::Desk;
+use crate::extract::App;
 use crate::peer::Peer;
 use crate::problem::Problem;
 use crate::views::approvals::PreviewView;
@@ -32,15 +29,11 @@ use crate::views::approvals::PreviewView;
         (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn preview(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    body: Body,
-) -> Result<Response, Problem> {
+pub(crate) async fn preview(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let request = ActionRequest::parse(&body.bytes).map_err(|failure| Problem::failed(&failure))?;
     let _turn = desk.preview_turn()?;
-    let foresight = foresee(desk.pipeline().parts(), &request, &peer.principal).await;
+    let foresight = foresee(desk.parts(), &request, &peer.principal).await;
     let foresight = foresight.map_err(|failure| Problem::failed(&failure))?;
     Ok(json(StatusCode::OK, &PreviewView::of(&request, foresight)))
 }

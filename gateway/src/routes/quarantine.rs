@@ -1,25 +1,18 @@
 //! Artifacts that operators take aside: listed, and not handed out.
 
-use std::sync::Arc;
-
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::quarantine;
 use effectd_contracts::{Operation, json as strict};
 use serde::Deserialize;
 
-use super::{json, operations, operators, query_invalid};
-use crate::desk::Desk;
+use super::{json, operations, operators};
+use crate::extract::{App, Operator, Path, Query};
 use crate::limits::{CHANGE_BYTES_MAX, UPKEEP_PAGE_MAX};
-use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
-
-const WHAT: &str = "taking artifacts aside is";
 
 /// What may stand behind `/v1/artifacts/quarantined?`.
 #[derive(Debug, Deserialize)]
@@ -40,14 +33,12 @@ pub(crate) struct ListQuery {
     )
 )]
 pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    State(desk): App,
+    _: Operator,
+    Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHAT)?;
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     operators::with_parts(&desk, move |parts| {
-        let page = quarantine::list(&*parts.store, query.after.as_deref(), UPKEEP_PAGE_MAX.get())?;
+        let page = quarantine::list(&*parts.store, query.after.as_deref(), UPKEEP_PAGE_MAX)?;
         Ok(QuarantineList::from(page))
     })
     .await
@@ -69,18 +60,16 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn quarantine(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHAT)?;
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let told: QuarantineBody = if body.bytes.is_empty() {
         QuarantineBody::default()
     } else {
-        strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+        strict::parse(&body.bytes, CHANGE_BYTES_MAX)
             .map_err(|error| Problem::of(Kind::ChangeInvalid, error.to_string()))?
     };
     let reason = told.reason.clone();
@@ -91,7 +80,7 @@ pub(crate) async fn quarantine(
         Operation::QuarantineArtifact { artifact_id, reason },
     )
     .await?;
-    let aside = quarantine::one(&*desk.pipeline().parts().store, &id);
+    let aside = quarantine::one(&*desk.parts().store, &id);
     let aside = aside.map_err(|error| operators::refused(&error))?;
     let gone = || Problem::of(Kind::ArtifactUnknown, "somebody has released it since");
     Ok(json(
@@ -113,12 +102,10 @@ pub(crate) async fn quarantine(
     )
 )]
 pub(crate) async fn release(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHAT)?;
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
     let artifact_id = id.clone();
     let released = operations::done(&desk, &peer, Operation::ReleaseArtifact { artifact_id }).await?;
     let released = released.changed;

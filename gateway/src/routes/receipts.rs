@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::{Cursor, Order, ReceiptQuery, history, log};
@@ -14,8 +12,9 @@ use effectd_contracts::json as strict;
 use effectd_contracts::{Filter, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId, Topic};
 use serde::Deserialize;
 
-use super::{json, query_invalid, traced};
+use super::{json, traced};
 use crate::desk::{Desk, unavailable};
+use crate::extract::{App, Path, Query};
 use crate::headers::Handed;
 use crate::limits::{CHANGE_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
 use crate::peer::Peer;
@@ -34,11 +33,7 @@ use crate::views::{Amending, ReceiptList};
         (status = 404, description = "No such receipt of yours", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(desk): App, peer: Peer, Path(id): Path<String>) -> Result<Response, Problem> {
     let receipt = find(&desk, &peer, id)?;
     Ok(traced(
         Handed::of_receipt(&receipt),
@@ -47,15 +42,10 @@ pub(crate) async fn show(
 }
 
 /// The receipt of this id, if it is this peer's to see.
-pub(crate) fn find(
-    desk: &Desk,
-    peer: &Peer,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Receipt, Problem> {
+pub(crate) fn find(desk: &Desk, peer: &Peer, id: String) -> Result<Receipt, Problem> {
     let unknown = || Problem::of(Kind::ReceiptUnknown, "no receipt of this id was made for you");
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
     let id = ReceiptId::new(id).map_err(|_| unknown())?;
-    let store = &desk.pipeline().parts().store;
+    let store = &desk.parts().store;
     let stored = store.receipt(&id).map_err(|error| unavailable(&error))?;
     let receipt = stored
         .ok_or_else(unknown)?
@@ -80,12 +70,12 @@ pub(crate) fn find(
     )
 )]
 pub(crate) async fn amendments(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let receipt = find(&desk, &peer, id)?;
-    let found = log::amendments(&*desk.pipeline().parts().store, &receipt.receipt_id);
+    let found = log::amendments(&*desk.parts().store, &receipt.receipt_id);
     Ok(json(StatusCode::OK, &found.map_err(|error| unavailable(&error))?))
 }
 
@@ -106,9 +96,9 @@ pub(crate) async fn amendments(
     )
 )]
 pub(crate) async fn amend(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    id: Result<Path<String>, PathRejection>,
+    State(desk): App,
+    peer: Peer,
+    Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
     if !peer.operator {
@@ -119,8 +109,8 @@ pub(crate) async fn amend(
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
     let invalid = |why: String| Problem::of(Kind::ChangeInvalid, why);
     let told: Amending =
-        strict::parse(&body.bytes, CHANGE_BYTES_MAX.get()).map_err(|error| invalid(error.to_string()))?;
-    let parts = desk.pipeline().parts();
+        strict::parse(&body.bytes, CHANGE_BYTES_MAX).map_err(|error| invalid(error.to_string()))?;
+    let parts = desk.parts();
     let entry = told.entry(&receipt, peer.principal.clone(), parts.clock.now());
     let noted = log::amend(&*parts.store, &parts.identity, entry.map_err(invalid)?).await;
     Ok(json(StatusCode::OK, &noted.map_err(|error| unavailable(&error))?))
@@ -164,7 +154,7 @@ impl ListQuery {
                 Some(OrderWord::Newest) => Order::NewestFirst,
             },
             cursor: self.after.map(Cursor),
-            limit: self.limit.unwrap_or(LIST_DEFAULT.get()).clamp(1, LIST_MAX.get()),
+            limit: self.limit.unwrap_or(LIST_DEFAULT).clamp(1, LIST_MAX),
             ..ReceiptQuery::default()
         }
     }
@@ -199,18 +189,17 @@ impl ListQuery {
     )
 )]
 pub(crate) async fn list(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    State(desk): App,
+    peer: Peer,
+    Query(asked): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    let Query(asked) = query.map_err(|error| query_invalid(&error))?;
     let newest = matches!(asked.order, Some(OrderWord::Newest));
     if newest && asked.wait_ms.is_some() {
         let why = "what comes next comes in the order of time; wait_ms goes with order=oldest";
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
     let wait = asked.wait_ms.map(|asked| desk.wait_time(Some(asked)));
-    let now = desk.pipeline().parts().clock.now();
+    let now = desk.parts().clock.now();
     let filter = Filter::parse(asked.q.as_deref().unwrap_or_default(), now);
     let filter = filter.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
     let list = look(&desk, &peer, &filter, asked.to_query(&filter), wait).await?;
@@ -225,7 +214,7 @@ async fn look(
     wait: Option<Duration>,
 ) -> Result<ReceiptList, Problem> {
     let end = wait.map(|wait| tokio::time::Instant::now() + wait);
-    let store = desk.pipeline().parts().store.clone();
+    let store = desk.parts().store.clone();
     let mut stage = desk.stage.clone();
     loop {
         // Taken before the look: nothing that comes after it is missed.
@@ -254,7 +243,7 @@ async fn page(
     query: &ReceiptQuery,
 ) -> Result<ReceiptList, Problem> {
     let _turn = desk.turn().await?;
-    let store = desk.pipeline().parts().store.clone();
+    let store = desk.parts().store.clone();
     let (peer, filter, query) = (peer.clone(), filter.clone(), query.clone());
     let read = tokio::task::spawn_blocking(move || {
         let filter = history::resolved(&*store, filter)?;

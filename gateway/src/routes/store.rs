@@ -2,28 +2,25 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::{Store, TopicName, Watch, retention};
 use effectd_contracts::json as strict;
 use serde::Deserialize;
 
+use super::artifacts::Pieces;
 use super::operations::to_its_end;
-use super::{json, operators, query_invalid};
+use super::{json, operators};
 use crate::desk::{Desk, unavailable};
+use crate::extract::{App, Operator, Path, Query};
 use crate::limits::CHANGE_BYTES_MAX;
 use crate::operations;
-use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::replay;
 use crate::server::Stage;
 use crate::upkeep::{self, EraseBody, ErasedView, EventList, RetainedView, StoreView};
-
-const WHO: &str = "the store is";
 
 /// Where to read on.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -56,11 +53,7 @@ pub(crate) struct Preview {
         (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn stats(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
+pub(crate) async fn stats(State(desk): App, _: Operator) -> Result<Response, Problem> {
     operators::with_parts(&desk, |parts| upkeep::stats(&*parts.store)).await
 }
 
@@ -79,18 +72,15 @@ pub(crate) async fn stats(
     )
 )]
 pub(crate) async fn events(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    topic: Result<Path<String>, PathRejection>,
-    query: Result<Query<From>, QueryRejection>,
+    State(desk): App,
+    _: Operator,
+    Path(topic): Path<String>,
+    Query(query): Query<From>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let Path(topic) = topic.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
-    let Query(query) = query.map_err(|error| query_invalid(&error))?;
     let mut from = query.from.unwrap_or_else(|| "start".to_owned());
     let wait = desk.wait_time(Some(query.wait_ms.unwrap_or(0)));
     let end = tokio::time::Instant::now() + wait;
-    let (store, mut stage) = (desk.pipeline().parts().store.clone(), desk.stage.clone());
+    let (store, mut stage) = (desk.parts().store.clone(), desk.stage.clone());
     loop {
         // Taken before the look: nothing that comes after it is missed.
         let mut news = watch(&*store, &topic)?;
@@ -116,13 +106,36 @@ fn watch(store: &dyn Store, topic: &str) -> Result<Watch, Problem> {
 async fn page(desk: &Arc<Desk>, topic: String, from: String) -> Result<EventList, Problem> {
     let host = desk.host.clone();
     operators::working(desk, move || {
-        let parts = host.pipeline().parts();
+        let parts = host.parts();
         let events = replay::place(&from, parts.clock.now())
             .and_then(|place| replay::offset_of(&*parts.store, &topic, place))
-            .and_then(|from| upkeep::events(&*parts.store, &topic, Some(from)));
+            .and_then(|from| upkeep::events(&*parts.store, &topic, from));
         events.map_err(|error| operators::refused(&error))
     })
     .await
+}
+
+/// The journal itself, for a backup
+///
+/// Every block that is durable now, as the module `journal` of the crate `effectd-bus` says. What is sealed stays sealed. If old blocks
+/// are let go meanwhile, the answer breaks off, and is to be asked for again.
+#[utoipa::path(
+    get,
+    path = "/v1/store/journal",
+    tag = "store",
+    responses(
+        (status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn journal(State(desk): App, _: Operator) -> Result<Response, Problem> {
+    let host = desk.host.clone();
+    let mut reader = operators::working(&desk, move || {
+        let reader = host.parts().store.read_journal();
+        reader.map_err(|error| operators::refused(&error))
+    })
+    .await?;
+    Ok(Pieces::of(None, move || reader.piece()))
 }
 
 /// Let go of what is kept no longer
@@ -139,12 +152,10 @@ async fn page(desk: &Arc<Desk>, topic: String, from: String) -> Result<EventList
     )
 )]
 pub(crate) async fn retain(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
-    query: Result<Query<Preview>, QueryRejection>,
+    State(desk): App,
+    Operator(peer): Operator,
+    Query(Preview { preview }): Query<Preview>,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
-    let Query(Preview { preview }) = query.map_err(|error| query_invalid(&error))?;
     if preview {
         return operators::with_parts(&desk, move |parts| {
             retention::preview(parts).map(RetainedView::would)
@@ -171,13 +182,12 @@ pub(crate) async fn retain(
     )
 )]
 pub(crate) async fn erase(
-    State(desk): State<Arc<Desk>>,
-    Extension(peer): Extension<Peer>,
+    State(desk): App,
+    Operator(peer): Operator,
     body: Body,
 ) -> Result<Response, Problem> {
-    operators::only(&peer, WHO)?;
     let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let body: EraseBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX.get())
+    let body: EraseBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
         .map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
     let told = to_its_end(&desk, &peer, move |parts, by| operations::erase(parts, body, by)).await?;
     Ok(json(StatusCode::OK, &told))

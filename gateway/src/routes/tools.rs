@@ -1,9 +1,6 @@
 //! The tools of this daemon, as they stand now: what each takes and does, and whether it is switched off.
 
-use std::sync::Arc;
-
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::Entry;
@@ -12,6 +9,7 @@ use effectd_contracts::ToolId;
 use serde_json::{Value, json};
 
 use crate::desk::{Desk, unavailable};
+use crate::extract::{App, Path};
 use crate::problem::{Kind, Problem};
 
 /// What a listing tells of a tool.
@@ -39,10 +37,7 @@ pub fn details(entry: &Entry, disabled: bool) -> Value {
 
 /// What is told of a tool, with what operators have switched.
 fn told(desk: &Desk, entry: &Entry, tell: fn(&Entry, bool) -> Value) -> Result<Value, Problem> {
-    let (switches, tool) = (
-        Switches::new(&*desk.pipeline().parts().store),
-        &entry.spec().tool_id,
-    );
+    let (switches, tool) = (Switches::new(&*desk.parts().store), &entry.spec().tool_id);
     let read = || Ok((switches.tool_disabled(tool)?, switches.caps(tool)?));
     let (disabled, caps) = read().map_err(|error| unavailable(&error))?;
     let mut told = tell(entry, disabled);
@@ -65,8 +60,8 @@ fn told(desk: &Desk, entry: &Entry, tell: fn(&Entry, bool) -> Value) -> Result<V
         (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn list(State(desk): State<Arc<Desk>>) -> Result<Response, Problem> {
-    let tools = desk.pipeline().parts().registry.clone();
+pub(crate) async fn list(State(desk): App) -> Result<Response, Problem> {
+    let tools = desk.parts().registry.clone();
     let all = tools.iter().map(|entry| told(&desk, entry, summary));
     Ok(super::json(
         StatusCode::OK,
@@ -85,14 +80,10 @@ pub(crate) async fn list(State(desk): State<Arc<Desk>>) -> Result<Response, Prob
         (status = 404, description = "No such tool", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn show(
-    State(desk): State<Arc<Desk>>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
-    let Path(id) = id.map_err(|error| Problem::of(Kind::NoSuchPath, error.body_text()))?;
+pub(crate) async fn show(State(desk): App, Path(id): Path<String>) -> Result<Response, Problem> {
     let unknown = |why: String| Problem::of(Kind::ToolUnknown, why);
     let id = ToolId::new(id).map_err(|error| unknown(error.to_string()))?;
-    let tools = desk.pipeline().parts().registry.clone();
+    let tools = desk.parts().registry.clone();
     let entry = tools.find(&id).map_err(|error| unknown(error.to_string()))?;
     Ok(super::json(StatusCode::OK, &told(&desk, entry, details)?))
 }

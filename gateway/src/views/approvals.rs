@@ -132,7 +132,6 @@ impl PreviewView {
         }
     }
 
-    /// What would come of this request.
     pub fn of(request: &ActionRequest, foresight: Foresight) -> Self {
         let decision = &foresight.decision;
         let reasons = decision.verdict.reasons().iter();
@@ -344,7 +343,6 @@ impl ApprovalView {
         }
     }
 
-    /// A question that is settled.
     pub fn past(id: &str, past: &Past) -> Self {
         Self {
             approval_id: id.to_owned(),
@@ -363,7 +361,6 @@ impl ApprovalView {
         }
     }
 
-    /// Some questions.
     pub fn all(parts: &Parts, holds: &[At<Hold>]) -> Vec<Self> {
         holds.iter().map(|hold| Self::of(parts, &hold.value)).collect()
     }

@@ -4,16 +4,15 @@
 //! such failure is a denial. Rules are validated strictly against the schema, warnings count as errors, and names of
 //! roles, subjects and spaces in them must exist.
 
-mod circumstances;
-mod groups;
-mod sieve;
+mod request;
+mod slices;
 mod statements;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use cedar_policy::{
-    Authorizer, Decision, Effect, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
+    Authorizer, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
     Request, RestrictedExpression, Schema, ValidationMode, Validator,
 };
 use effectd_contracts::{Digest, RiskLevel, SpaceId, canonical};
@@ -26,10 +25,8 @@ use crate::policy::tables::Tables;
 use crate::risk::Risk;
 use crate::source::SourceFile;
 
-use circumstances::{Needs, Seen, subject_kind};
-#[cfg(test)]
-use groups::Asked;
-use groups::{Found, Groups};
+use request::subject_kind;
+use slices::Slices;
 
 /// What rules may look at.
 pub const CEDAR_SCHEMA: &str = include_str!("../../schema/effectd.cedarschema");
@@ -44,15 +41,13 @@ static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         .0
 });
 
-/// Compiled attribute rules.
 pub(crate) struct Abac {
     authorizer: Authorizer,
-    groups: Groups,
-    /// All rules in one, to hold the groups against.
+    slices: Slices,
+    /// All rules in one, to compare the slices with.
     #[cfg(test)]
-    whole: Asked,
+    whole: PolicySet,
     entities: Entities,
-    /// How each rule is cited.
     citations: HashMap<PolicyId, String>,
     names: Names,
     /// Some rule looks at what would change.
@@ -115,7 +110,6 @@ fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
     EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
 }
 
-/// What the rules said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AbacAnswer {
     /// These rules permitted.
@@ -140,8 +134,8 @@ impl Abac {
                 texts.insert(statement.text());
                 let place = statement.location();
                 check_names(&policy, &place, tables)?;
-                if places.len() >= CEDAR_RULES_MAX.get() {
-                    let message = format!("more than {} rules", CEDAR_RULES_MAX.get());
+                if places.len() >= CEDAR_RULES_MAX {
+                    let message = format!("more than {} rules", CEDAR_RULES_MAX);
                     return Err(PolicyError::invalid(place, message));
                 }
                 if let Some(other) = places.insert(policy.id().clone(), place.clone()) {
@@ -157,16 +151,13 @@ impl Abac {
             foresees(&rules).map_err(|message| PolicyError::invalid(Location::new("*.cedar", 1), message))?;
         let entities = entities(&names, tables)
             .map_err(|message| PolicyError::invalid(Location::new(crate::source::POLICY_FILE, 1), message))?;
-        let groups = Groups::new(&rules)
+        let slices = Slices::new(&rules)
             .map_err(|message| PolicyError::invalid(Location::new("*.cedar", 1), message))?;
         Ok(Self {
             authorizer: Authorizer::new(),
-            groups,
+            slices,
             #[cfg(test)]
-            whole: Asked {
-                rules,
-                needs: Needs::ALL,
-            },
+            whole: rules,
             entities,
             citations: places
                 .iter()
@@ -184,7 +175,6 @@ impl Abac {
         self.digest
     }
 
-    /// Whether some rule looks at what would change.
     pub(crate) fn foresees(&self) -> bool {
         self.foresees
     }
@@ -195,35 +185,29 @@ impl Abac {
 
     /// Asks the rules about a known subject in a known space.
     pub(crate) fn ask(&self, facts: &Facts, risk: &Risk, policy: &Policy) -> AbacAnswer {
-        let seen = Seen::of(facts, risk, policy);
-        self.ask_these(&self.groups.of(&seen), &seen)
+        self.ask_these(&self.slices_of(facts), facts, risk, policy)
+    }
+
+    fn slices_of(&self, facts: &Facts) -> Vec<&PolicySet> {
+        let subject = uid(&self.names.subject, facts.subject.as_str());
+        let space = uid(&self.names.space, facts.space.as_str());
+        self.slices.of(&subject, &space, &self.entities)
     }
 
     /// A failure of any rule is a failure; then any rule that forbids goes before every rule that permits.
-    fn ask_these(&self, found: &Found<'_>, seen: &Seen<'_>) -> AbacAnswer {
+    fn ask_these(&self, slices: &[&PolicySet], facts: &Facts, risk: &Risk, policy: &Policy) -> AbacAnswer {
         let (mut permits, mut forbids, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-        for (effect, id) in &found.apply {
-            match effect {
-                Effect::Permit => permits.push(self.cite(id)),
-                Effect::Forbid => forbids.push(self.cite(id)),
-            }
-        }
-        if !found.ask.is_empty() {
-            let needs = found.ask.iter().map(|asked| asked.needs);
-            let request = match self.request(seen, needs.fold(Needs::default(), Needs::and)) {
-                Ok(request) => request,
-                Err(message) => return AbacAnswer::Failed { message },
-            };
-            for asked in &found.ask {
-                let response = self
-                    .authorizer
-                    .is_authorized(&request, &asked.rules, &self.entities);
-                failures.extend(response.diagnostics().errors().map(ToString::to_string));
-                let rules = response.diagnostics().reason().map(|id| self.cite(id));
-                match response.decision() {
-                    Decision::Allow => permits.extend(rules),
-                    Decision::Deny => forbids.extend(rules),
-                }
+        let request = match self.request(facts, risk, policy) {
+            Ok(request) => request,
+            Err(message) => return AbacAnswer::Failed { message },
+        };
+        for rules in slices {
+            let response = self.authorizer.is_authorized(&request, rules, &self.entities);
+            failures.extend(response.diagnostics().errors().map(ToString::to_string));
+            let rules = response.diagnostics().reason().map(|id| self.cite(id));
+            match response.decision() {
+                Decision::Allow => permits.extend(rules),
+                Decision::Deny => forbids.extend(rules),
             }
         }
         permits.sort();
@@ -236,12 +220,12 @@ impl Abac {
         }
     }
 
-    fn request(&self, seen: &Seen<'_>, needs: Needs) -> Result<Request, String> {
+    fn request(&self, facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Request, String> {
         Request::new(
-            uid(&self.names.subject, seen.subject()),
-            self.names.action(seen.level()),
-            uid(&self.names.space, seen.space().as_str()),
-            seen.context(needs)?,
+            uid(&self.names.subject, facts.subject.as_str()),
+            self.names.action(facts.tool.risk_level),
+            uid(&self.names.space, facts.space.as_str()),
+            request::context(facts, risk, policy)?,
             None,
         )
         .map_err(|error| error.to_string())
@@ -255,7 +239,7 @@ impl Abac {
 fn foresees(rules: &PolicySet) -> Result<bool, String> {
     for rule in rules.policies() {
         let json = rule.to_json().map_err(|error| error.to_string())?;
-        if Needs::of(&json).foresees() {
+        if request::foresees(&json) {
             return Ok(true);
         }
     }

@@ -8,7 +8,6 @@ use crate::error::{Location, PolicyError};
 use crate::limits::{CEDAR_DEPTH_MAX, CEDAR_OPERATORS_MAX, CEDAR_RULE_BYTES_MAX};
 use crate::source::{SourceFile, line_of};
 
-/// One rule, as text.
 pub(crate) struct Statement<'f> {
     file: &'f SourceFile,
     /// Where it begins in the file, in bytes, behind blanks and comments.
@@ -17,7 +16,6 @@ pub(crate) struct Statement<'f> {
 }
 
 impl<'f> Statement<'f> {
-    /// What it says.
     pub(crate) fn text(&self) -> &'f str {
         self.text
     }
@@ -52,7 +50,6 @@ impl<'f> Statement<'f> {
     }
 }
 
-/// What stands at a place of the text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     Code,

@@ -14,7 +14,6 @@ pub(crate) struct Node<'s> {
     schemas: Vec<&'s Value>,
 }
 
-/// What the schema says about personal data in a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Personal {
     Ordinary,
@@ -107,7 +106,6 @@ impl<'s> Node<'s> {
         }
     }
 
-    /// Whether any of the subschemas is marked so.
     pub(crate) fn marked(&self, mark: &str) -> bool {
         self.schemas
             .iter()

@@ -15,7 +15,6 @@ use serde_json::{Map, Value};
 use crate::facts::InspectionFacts;
 use crate::policy::Policy;
 
-/// What looking at parameters brought to light.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inspection {
     /// For the decision and the receipt.
@@ -27,7 +26,6 @@ pub struct Inspection {
     pub redacted: Vec<Redaction>,
 }
 
-/// Looks at the parameters of one call.
 pub fn inspect(params: &Map<String, Value>, spec: &ToolSpec, policy: &Policy) -> Inspection {
     walk::inspect(params, spec, policy.content())
 }

@@ -21,7 +21,6 @@ pub trait Check: Send + Sync + fmt::Debug {
     fn look(&self, class: SafetyClass, text: &str, found: &mut dyn FnMut(&'static str));
 }
 
-/// All checks, compiled.
 #[derive(Debug)]
 pub struct Safety {
     checks: Vec<Box<dyn Check>>,
@@ -30,14 +29,12 @@ pub struct Safety {
     high: ClassRules,
 }
 
-/// Which entry of the word list is at fault, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternInvalid {
     /// The list: `words` or `patterns`.
     pub list: &'static str,
     /// The entry, from zero.
     pub index: usize,
-    /// What is wrong with it.
     pub message: String,
 }
 
@@ -66,7 +63,6 @@ impl Safety {
         })
     }
 
-    /// Runs the checks of the class.
     pub fn scan(&self, class: SafetyClass, text: &str, found: &mut dyn FnMut(CheckName, &'static str)) {
         let rules = match class {
             SafetyClass::Low => &self.low,

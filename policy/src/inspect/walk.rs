@@ -11,10 +11,9 @@ use super::annotations::{Node, Personal};
 use super::safety::Safety;
 use crate::facts::{Finding, InspectionFacts, RedactionCounts};
 use crate::limits::{FINDINGS_MAX, REDACTIONS_RECORDED_MAX, TARGETS_MAX, VALUE_DEPTH_MAX};
-use crate::redact::personal::{FACE_PLACEHOLDER, PHONE_PLACEHOLDER, redact_text};
+use crate::redact::personal::{FACE_PLACEHOLDER, PHONE_PLACEHOLDER, is_personal_name, redact_text};
 use crate::redact::storage::{DEPTH_PLACEHOLDER, words};
 
-/// The compiled rules about content.
 #[derive(Debug)]
 pub(crate) struct ContentRules {
     pub(crate) safety: Safety,
@@ -24,7 +23,6 @@ pub(crate) struct ContentRules {
     pub(crate) digest: Digest,
 }
 
-/// Looks at parameters with the rules at hand.
 pub(crate) fn inspect(params: &Map<String, Value>, spec: &ToolSpec, rules: &ContentRules) -> Inspection {
     let mut walk = Walk {
         rules,
@@ -168,7 +166,7 @@ impl Walk<'_> {
         }
         let personal_names: Vec<String> = members
             .keys()
-            .filter(|name| redact_text(name).is_some())
+            .filter(|name| is_personal_name(name))
             .cloned()
             .collect();
         for name in personal_names {
@@ -192,11 +190,13 @@ impl Walk<'_> {
     }
 
     fn redact(&mut self, text: &mut String, pointer: &str, required: bool) {
-        let Some(redacted) = redact_text(text) else { return };
         if required {
-            self.require(pointer);
+            if is_personal_name(text) {
+                self.require(pointer);
+            }
             return;
         }
+        let Some(redacted) = redact_text(text) else { return };
         *text = redacted.text;
         self.remember(pointer, RedactionKind::Email, redacted.emails);
         self.remember(pointer, RedactionKind::Phone, redacted.phones);

@@ -40,7 +40,6 @@ pub(crate) fn minute_of_day(text: &str) -> Option<u16> {
     (hour < 24 && minute < 60).then_some(hour * 60 + minute)
 }
 
-/// The rules about time.
 #[derive(Debug, Clone)]
 pub(crate) struct ClockTable {
     pub(crate) skew_s_max: u64,
@@ -50,7 +49,6 @@ pub(crate) struct ClockTable {
     pub(crate) line: u32,
 }
 
-/// One moment, as rules see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimeOfDay {
     pub(crate) minute: i64,

@@ -34,7 +34,6 @@ impl Entry {
     }
 }
 
-/// What is known about one consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConsentAnswer {
     Given { explicit: bool, rule: String },

@@ -101,7 +101,6 @@ impl Policy {
         self.digest
     }
 
-    /// The changes laid over the files.
     pub fn overlay(&self) -> &Overlay {
         &self.overlay
     }
@@ -111,7 +110,6 @@ impl Policy {
         self.base.examples
     }
 
-    /// How many Cedar rules there are.
     pub fn rules(&self) -> usize {
         self.base.abac.len()
     }
@@ -221,7 +219,6 @@ impl Policy {
     }
 }
 
-/// How a line of `policy.toml` is cited.
 pub(crate) fn policy_rule(line: u32) -> String {
     Location::new(POLICY_FILE, line).to_string()
 }

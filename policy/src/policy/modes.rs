@@ -90,7 +90,6 @@ impl Modes {
         Ok(all)
     }
 
-    /// The mode of a tool, and the rule that says so.
     pub(crate) fn get(&self, owner: &str, tool: &str) -> Option<(Mode, String)> {
         let entry = self.owners.get(owner)?.get(tool)?;
         Some((

@@ -12,7 +12,6 @@ use crate::error::PolicyError;
 use crate::glob::Glob;
 use crate::source::{Lines, Step};
 
-/// A space of the policy.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) root: String,

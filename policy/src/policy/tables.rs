@@ -40,7 +40,6 @@ pub(crate) struct Tables {
     pub(crate) timeouts: TimeoutRules,
 }
 
-/// For whom each principal may speak.
 #[derive(Debug, Default)]
 pub(crate) struct Principals {
     exact: HashMap<String, Principal>,
@@ -63,7 +62,6 @@ impl Principal {
 }
 
 impl Principals {
-    /// All entries.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Principal> {
         self.exact
             .values()
@@ -96,32 +94,27 @@ pub(crate) fn check_sizes(source: &Source) -> Result<(), PolicyError> {
         })
     };
     let count = source.files().count();
-    if count > limits::POLICY_FILES_MAX.get() {
+    if count > limits::POLICY_FILES_MAX {
         return too_large(
             "the policy",
             "the number of files",
             count,
-            limits::POLICY_FILES_MAX.get(),
+            limits::POLICY_FILES_MAX,
         );
     }
     for file in source.files() {
-        if file.text.len() > limits::POLICY_FILE_BYTES_MAX.get() {
+        if file.text.len() > limits::POLICY_FILE_BYTES_MAX {
             return too_large(
                 &file.name,
                 "the size in bytes",
                 file.text.len(),
-                limits::POLICY_FILE_BYTES_MAX.get(),
+                limits::POLICY_FILE_BYTES_MAX,
             );
         }
     }
     let total: usize = source.files().map(|file| file.text.len()).sum();
-    if total > limits::POLICY_BYTES_MAX.get() {
-        return too_large(
-            "the policy",
-            "the size in bytes",
-            total,
-            limits::POLICY_BYTES_MAX.get(),
-        );
+    if total > limits::POLICY_BYTES_MAX {
+        return too_large("the policy", "the size in bytes", total, limits::POLICY_BYTES_MAX);
     }
     Ok(())
 }
@@ -141,7 +134,6 @@ pub(crate) fn read(source: &Source) -> Result<(Document, Lines<'_>), PolicyError
     Ok((document, lines))
 }
 
-/// The rules about content, compiled.
 pub(crate) fn content_rules(document: &Document, lines: &Lines<'_>) -> Result<ContentRules, PolicyError> {
     let safety = Safety::compile(&document.safety).map_err(|error| {
         let at = lines.at(&[
@@ -236,16 +228,13 @@ fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyErro
         ("consents", document.consents.len()),
     ];
     for (name, count) in tables {
-        bounded(count, limits::TABLE_ENTRIES_MAX.get(), name, || {
+        bounded(count, limits::TABLE_ENTRIES_MAX, name, || {
             lines.at(&[Step::Name(name)])
         })?;
     }
-    bounded(
-        document.examples.len(),
-        limits::EXAMPLES_MAX.get(),
-        "examples",
-        || lines.at(&[Step::Name("examples")]),
-    )?;
+    bounded(document.examples.len(), limits::EXAMPLES_MAX, "examples", || {
+        lines.at(&[Step::Name("examples")])
+    })?;
     let lists = [
         ("safety", "words", &document.safety.words),
         ("safety", "patterns", &document.safety.patterns),
@@ -257,7 +246,7 @@ fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyErro
     ];
     for (table, name, list) in lists {
         let at = || lines.at(&[Step::Name(table), Step::Name(name)]);
-        bounded(list.len(), limits::LIST_ENTRIES_MAX.get(), name, at)?;
+        bounded(list.len(), limits::LIST_ENTRIES_MAX, name, at)?;
         check_names(list, at)?;
     }
     Ok(())
@@ -299,8 +288,8 @@ fn holders<'d>(
     for (name, role_names, caps) in rules {
         let at = |field: &str| lines.at(&[Step::Name(table), Step::Name(name), Step::Name(field)]);
         check_names(std::slice::from_ref(name), || at("roles"))?;
-        bounded(caps.len(), limits::LIST_ENTRIES_MAX.get(), "caps", || at("caps"))?;
-        bounded(role_names.len(), limits::LIST_ENTRIES_MAX.get(), "roles", || {
+        bounded(caps.len(), limits::LIST_ENTRIES_MAX, "caps", || at("caps"))?;
+        bounded(role_names.len(), limits::LIST_ENTRIES_MAX, "roles", || {
             at("roles")
         })?;
         check_names(caps, || at("caps"))?;
@@ -344,7 +333,7 @@ fn principals(
         let at = |field: &str| lines.at(&[Step::Name("principals"), Step::Name(name), Step::Name(field)]);
         check_names(std::slice::from_ref(name), || at("subjects"))?;
         for (field, list) in [("subjects", &rule.subjects), ("actors", &rule.actors)] {
-            bounded(list.len(), limits::LIST_ENTRIES_MAX.get(), field, || at(field))?;
+            bounded(list.len(), limits::LIST_ENTRIES_MAX, field, || at(field))?;
             check_names(list, || at(field))?;
         }
         for subject in rule

@@ -4,21 +4,14 @@
 //! or an amount is easier to read, and to argue about, as code. A phone number is written like one that people dial and
 //! stands alone: digits inside an id, a hash, a decimal fraction or a version are not one.
 
-/// What stands in place of an e-mail address.
 pub const EMAIL_PLACEHOLDER: &str = "[redacted:email]";
-/// What stands in place of a phone number.
 pub const PHONE_PLACEHOLDER: &str = "[redacted:phone]";
-/// What stands in place of a face.
 pub const FACE_PLACEHOLDER: &str = "[redacted:face]";
 
-/// A text without its personal data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redacted {
-    /// The text with placeholders.
     pub text: String,
-    /// How many e-mail addresses were removed.
     pub emails: u32,
-    /// How many phone numbers were removed.
     pub phones: u32,
 }
 
@@ -43,6 +36,23 @@ pub fn redact_text(text: &str) -> Option<Redacted> {
         redacted.text = PHONE_PLACEHOLDER.to_owned();
     }
     Some(redacted)
+}
+
+/// Whether the name of a resource has personal data in it. Each part of a path is scanned by itself: within a path, digits behind a
+/// slash are taken for a part of an id. A phone number may have a slash of its own, too. What has several lines, such as a patch, is
+/// no path but a text.
+pub fn is_personal_name(name: &str) -> bool {
+    if name.contains('\n') {
+        return redact_text(name).is_some();
+    }
+    let mut from = 0;
+    while let Some((start, end)) = next_phone(name, from) {
+        if name[start..end].contains('/') {
+            return true;
+        }
+        from = end;
+    }
+    name.split(['/', '\\']).any(|part| redact_once(part).is_some())
 }
 
 fn redact_once(text: &str) -> Option<Redacted> {
@@ -256,7 +266,6 @@ fn read_groups(bytes: &[u8], start: usize) -> Groups {
 }
 
 impl Groups {
-    /// Whether the run is one that one can dial.
     fn is_dialable(&self, bytes: &[u8]) -> bool {
         let parts = &self.parts;
         let group = |nth: usize| &bytes[parts[nth].0..parts[nth].1];
@@ -582,8 +591,23 @@ mod tests {
                 for text in [text.clone(), format!("a,{text},b"), format!("see {text}.")] {
                     assert_eq!(redacted(&text), text);
                 }
+                for name in [
+                    format!("workspace/{text}"),
+                    format!("a/{text}.txt"),
+                    format!("{text}/b"),
+                ] {
+                    assert!(!is_personal_name(&name), "{name}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn a_patch_is_a_text_and_no_path() {
+        let patch = |line: &str| format!("--- a/x.txt\n+++ b/x.txt\n@@ -1 +1 @@\n-old\n+{line}\n");
+        assert!(!is_personal_name(&patch("see https://host/ticket/01701234567")));
+        assert!(is_personal_name(&patch("call 0170 1234567")));
+        assert!(is_personal_name(&patch("write to bob@example.org")));
     }
 
     #[test]
@@ -629,6 +653,12 @@ mod tests {
                 ("tel:", "\n"),
                 ("<", ">"),
             ] {
+                let name = format!("{before}{text}{after}");
+                assert!(is_personal_name(&name), "{name}");
+                assert!(
+                    text.contains('/') || is_personal_name(&format!("a/{name}")),
+                    "{name}"
+                );
                 assert_eq!(
                     redacted(&format!("{before}{text}{after}")),
                     format!("{before}[redacted:phone]{after}"),

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::limits::VALUE_DEPTH_MAX;
 
-/// What stands in place of a secret value.
 pub const SECRET_PLACEHOLDER: &str = "[redacted:secret]";
 /// What stands in place of everything that is nested too deep to be looked at.
 pub const DEPTH_PLACEHOLDER: &str = "[redacted:depth]";

@@ -10,7 +10,6 @@ use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Source, demo};
 /// A user that owns nothing here.
 const NOBODY: u32 = 65_534;
 
-/// Whoever runs the tests.
 fn myself() -> u32 {
     fs::metadata(tempfile::tempdir().unwrap().path()).unwrap().uid()
 }

@@ -109,7 +109,6 @@ pub(crate) fn world() -> Policy {
     compile(TOML, CEDAR).unwrap()
 }
 
-/// The world after one edit of its text.
 pub(crate) fn world_with(from: &str, to: &str) -> Policy {
     assert!(TOML.contains(from), "{from:?} is not in the world");
     compile(&TOML.replacen(from, to, 1), CEDAR).unwrap()
@@ -173,7 +172,6 @@ pub(crate) fn params() -> Value {
     json!({ "path": "notes/w36.txt", "text": "hello", "space_id": "shared:household" })
 }
 
-/// The facts of a request with this tool and these parameters.
 pub(crate) fn facts_of(policy: &Policy, spec: &ToolSpec, params: Value) -> Facts {
     let request = request(params);
     let inspection = inspect(&request.params, spec, policy);
@@ -186,7 +184,6 @@ pub(crate) fn facts_of(policy: &Policy, spec: &ToolSpec, params: Value) -> Facts
     )
 }
 
-/// The permitted request.
 pub(crate) fn facts(policy: &Policy) -> Facts {
     facts_of(policy, &spec(), params())
 }

@@ -253,7 +253,6 @@ fn any_world() -> impl Strategy<Value = World> {
         })
 }
 
-/// What a request may vary in.
 type Case = (
     usize,
     &'static str,

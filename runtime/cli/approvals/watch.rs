@@ -8,6 +8,7 @@ mod picture;
 use std::time::Duration;
 
 use effectd_contracts::ApprovalId;
+use effectd_gateway::client::Client;
 use effectd_gateway::views::approvals::{
     ApprovalView, ApproveBody, DecisionView, DenyBody, HowWord, StandingView,
 };
@@ -15,14 +16,12 @@ use effectd_gateway::views::approvals::{
 use super::super::backend::{Trouble, client_state, socket};
 use super::{all, get, post};
 use crate::cli::Common;
-use crate::client::Client;
 use crate::exit::Exit;
 use crate::tui::ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use crate::tui::{Event, Events, Screen};
 
 /// How often the daemon is asked.
 const EVERY: Duration = Duration::from_secs(1);
-/// Longest reason that can be typed.
 const REASON_CHARS_MAX: usize = 500;
 /// What `g` grants: so many more calls by the same session …
 const GRANT_CALLS: u32 = 10;
@@ -33,10 +32,8 @@ const WAIT_MS: u64 = 1_500;
 /// How far a page goes.
 const PAGE_ROWS: u16 = 10;
 
-/// What the person is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Doing {
-    /// Looking.
     Looking,
     /// Typing why they say no.
     Denying(String),
@@ -44,7 +41,6 @@ enum Doing {
     Confirming(String),
 }
 
-/// What is shown.
 #[derive(Debug)]
 struct Inbox {
     waiting: Vec<ApprovalView>,
@@ -114,13 +110,10 @@ enum Next {
     Look,
     /// Ask the daemon at once.
     Refresh,
-    /// Say yes.
     Approve(HowWord),
     /// Find out what a yes for ever would change.
     AskAlways,
-    /// Say no.
     Deny(String),
-    /// Enough.
     Stop,
 }
 

@@ -1,20 +1,14 @@
 //! `effectd artifacts quarantine|release|quarantined`: what operators take aside.
 
-use effectd_actors::quarantine;
 use effectd_contracts::Operation;
 use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
-use hyper::Method;
 
-use crate::cli::backend::Trouble;
+use crate::cli::backend::{Trouble, with_client};
 use crate::cli::operate::{self, Confirm};
 use crate::cli::output::{Form, Printer};
-use crate::cli::stored::Keeper;
 use crate::cli::{Common, complain};
-use crate::client::percent_encoded;
 use crate::exit::Exit;
-
-/// Entries that are read at a time where no daemon runs.
-const PAGE: usize = 1_000;
+use crate::runtime::Depth;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Quarantine {
@@ -100,24 +94,9 @@ impl Quarantined {
 
 /// All artifacts that are aside.
 pub(in crate::cli) async fn all(common: &Common) -> Result<Vec<QuarantineView>, Trouble> {
-    let mut keeper = Keeper::reach(common).await?;
-    let (mut after, mut views) = (None::<String>, Vec::new());
-    loop {
-        let query = after
-            .as_deref()
-            .map(|id| format!("?after={}", percent_encoded(id)));
-        let path = format!("/v1/artifacts/quarantined{}", query.unwrap_or_default());
-        let page: QuarantineList = keeper
-            .ask(Method::GET, &path, |store| {
-                Ok(quarantine::list(store, after.as_deref(), PAGE)?.into())
-            })
-            .await?;
-        views.extend(page.artifacts);
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
-    keeper.close()?;
-    Ok(views)
+    with_client(common, Depth::Store, async |client| {
+        let split = |page: QuarantineList| (page.artifacts, page.next);
+        Ok(client.pages("/v1/artifacts/quarantined", split).await?)
+    })
+    .await
 }

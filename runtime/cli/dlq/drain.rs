@@ -9,12 +9,12 @@ use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
 use super::{CHUNK, Chosen, Pick, Which, failed_causes, one, quoted, say_none};
-use crate::cli::backend::Trouble;
+use crate::cli::backend::{Session, Trouble, with_client};
 use crate::cli::operate::{self, Answered, Confirm, Doing, answer_unless};
 use crate::cli::output::line;
-use crate::cli::stored::Keeper;
 use crate::cli::{Common, complain};
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Go through all causes, most frequent first, and say of each what to do
 ///
@@ -30,7 +30,6 @@ pub(super) struct Drain {
     pace: Pace,
 }
 
-/// What to do about a cause.
 enum Choice {
     Requeue,
     Drop,
@@ -41,28 +40,23 @@ enum Choice {
 
 impl Drain {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let mut keeper = Keeper::reach(common).await?;
-        let causes = failed_causes(&mut keeper).await?;
+        let mut session = Session::reach(common, Depth::Store).await?;
+        let causes = failed_causes(&mut session.client).await?;
         if causes.is_empty() {
-            say_none(&mut keeper).await?;
-            keeper.close()?;
+            say_none(&mut session.client).await?;
+            session.close().await?;
             return Ok(Exit::Done);
         }
-        let mut run = Run::begin(common, keeper, self.pace)?;
+        let mut run = Run::begin(common, session, self.pace).await?;
         let ended = self.all(common, causes, &mut run).await;
         // Whatever went wrong then, what was done is told.
-        let tally = run.end()?;
+        let tally = run.tally;
         complain(&tally.words());
         if !ended? {
             return Ok(Exit::Usage);
         }
-        let mut keeper = Keeper::reach(common).await?;
-        let left: u64 = failed_causes(&mut keeper)
-            .await?
-            .iter()
-            .map(|cause| cause.count)
-            .sum();
-        keeper.close()?;
+        let left = with_client(common, Depth::Store, failed_causes).await?;
+        let left: u64 = left.iter().map(|cause| cause.count).sum();
         complain(&format!("{left} dead letters are left"));
         Ok(match (tally.interrupted || tally.open > 0, left) {
             (true, _) => Exit::TryAgain,
@@ -94,9 +88,7 @@ impl Drain {
                 complain(&"there are more causes than are told at once; run this again for the others");
                 return Ok(true);
             }
-            let mut keeper = Keeper::reach(common).await?;
-            causes = failed_causes(&mut keeper).await?;
-            keeper.close()?;
+            causes = with_client(common, Depth::Store, failed_causes).await?;
         }
     }
 
@@ -196,10 +188,10 @@ async fn picks(common: &Common, cause: &CauseView, max: usize) -> Result<Vec<Pic
             ..Which::default()
         },
     };
-    let mut keeper = Keeper::reach(common).await?;
-    let picks = chosen.picks(&mut keeper, max).await?;
-    keeper.close()?;
-    Ok(picks)
+    with_client(common, Depth::Store, async |client| {
+        chosen.picks(client, max).await
+    })
+    .await
 }
 
 async fn discard(common: &Common, picks: &[Pick]) -> Result<(), Trouble> {
@@ -214,9 +206,10 @@ async fn discard(common: &Common, picks: &[Pick]) -> Result<(), Trouble> {
 /// Asks of each letter whether it happened.
 async fn settle(common: &Common, cause: &CauseView, stop: &mut watch::Receiver<bool>) -> Result<(), Trouble> {
     for pick in picks(common, cause, usize::MAX).await? {
-        let mut keeper = Keeper::reach(common).await?;
-        let found = one(&mut keeper, pick.letter).await?;
-        keeper.close()?;
+        let found = with_client(common, Depth::Store, async |client| {
+            one(client, pick.letter).await
+        })
+        .await?;
         let Some(letter) = found else { continue };
         let (action, tool) = (
             letter.action_id.unwrap_or_default(),

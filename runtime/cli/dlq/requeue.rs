@@ -4,19 +4,19 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::{ActionId, Operation, Outcome};
+use effectd_gateway::client::{Client, Told};
 use effectd_gateway::letters::LetterNow;
 use effectd_gateway::views::State as Standing;
 use tokio::sync::watch;
 
 use super::{Chosen, NOW, Pick, by_cause, summary, tell};
-use crate::cli::backend::Trouble;
+use crate::cli::backend::{Session, Trouble, is_alone};
 use crate::cli::operate::{self, Confirm, Doing};
 use crate::cli::output::{Form, Printer};
-use crate::cli::stored::Keeper;
 use crate::cli::{Common, complain};
-use crate::client::Told;
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// How many go first, and then; whatever is left goes in pieces of the last.
 const STEPS: [usize; 3] = [1, 10, 100];
@@ -68,7 +68,6 @@ pub(super) struct Pace {
     no_canary: bool,
 }
 
-/// What came of it all.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) requeued: usize,
@@ -118,17 +117,17 @@ impl Tally {
 
 impl Requeue {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let mut keeper = Keeper::reach(common).await?;
+        let mut session = Session::reach(common, Depth::Store).await?;
         let max = self.pace.max.unwrap_or(usize::MAX);
-        let picks = self.chosen.picks(&mut keeper, max).await?;
+        let picks = self.chosen.picks(&mut session.client, max).await?;
         let causes = by_cause(picks);
         let says = summary("requeue", &causes);
         if !says.is_empty() && !self.confirm.given(&says) {
-            keeper.close()?;
+            session.close().await?;
             return Ok(Exit::Usage);
         }
         let mut printer = Printer::new(self.output, true, &NOW);
-        let mut run = Run::begin(common, keeper, self.pace)?;
+        let mut run = Run::begin(common, session, self.pace).await?;
         let mut ended = Ok(());
         for picks in causes.into_values() {
             ended = run.cause(picks, &mut |letters| tell(&mut printer, letters)).await;
@@ -138,7 +137,7 @@ impl Requeue {
         }
         // Whatever went wrong then, what was done is told.
         printer.finish();
-        let tally = run.end()?;
+        let tally = run.tally;
         complain(&tally.words());
         ended.map(|()| tally.exit())
     }
@@ -159,27 +158,21 @@ fn progress(done: usize, all: usize) {
     );
 }
 
-/// One run through some causes.
 pub(super) struct Run<'a> {
     common: &'a Common,
     /// Who can say what became of those that were requeued; nobody where no daemon runs.
-    daemon: Option<Keeper>,
+    daemon: Option<Client>,
     pace: Pace,
     begun: Instant,
     sent: u32,
     stop: watch::Receiver<bool>,
-    tally: Tally,
+    pub(super) tally: Tally,
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn begin(common: &'a Common, keeper: Keeper, pace: Pace) -> Result<Self, Trouble> {
-        let daemon = match keeper {
-            Keeper::Daemon(_) => Some(keeper),
-            Keeper::Direct { .. } => {
-                keeper.close()?;
-                None
-            }
-        };
+    pub(super) async fn begin(common: &'a Common, session: Session, pace: Pace) -> Result<Self, Trouble> {
+        let daemon = (!is_alone(&session.client)).then(|| session.client.another());
+        session.close().await?;
         let (tell, stop) = watch::channel(false);
         tokio::spawn(async move {
             if tokio::signal::ctrl_c().await.is_ok() {
@@ -195,13 +188,6 @@ impl<'a> Run<'a> {
             stop,
             tally: Tally::default(),
         })
-    }
-
-    pub(super) fn end(self) -> Result<Tally, Trouble> {
-        if let Some(keeper) = self.daemon {
-            keeper.close()?;
-        }
-        Ok(self.tally)
     }
 
     /// How many more may be requeued.
@@ -257,7 +243,6 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// How many go in a step.
     fn size(&self, step: usize, careful: bool) -> usize {
         let [.., most] = STEPS;
         let size = if careful {
@@ -343,9 +328,8 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    /// Waits for one.
     async fn ended(&mut self, action: &ActionId, end: Instant) -> Result<Ended, Trouble> {
-        let Some(Keeper::Daemon(client)) = &mut self.daemon else {
+        let Some(client) = &mut self.daemon else {
             return Ok(Ended::Open);
         };
         loop {
@@ -385,13 +369,10 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What became of an action that was requeued.
 enum Ended {
     Done,
     /// It was not done, for this reason.
     Otherwise(String),
-    /// It waits for a person, under this id.
     Held(String),
-    /// It is still on its way.
     Open,
 }

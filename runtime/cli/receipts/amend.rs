@@ -1,26 +1,20 @@
 //! `effectd receipts amend|recompute-reward`: what an action was worth, seen from later or weighed differently.
 
-use std::cell::RefCell;
-
-use effectd_actors::log;
 use effectd_actors::reward::{inputs_of, reward};
-use effectd_bus::Order;
 use effectd_contracts::{AmendmentEntry, Clock, Receipt, ReceiptId, SystemClock};
+use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::Amending;
-use hyper::Method;
 use serde_json::json;
 
-use super::PAGE;
-use crate::cli::backend::{Trouble, ask_or};
-use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::backend::{Trouble, with_client};
+use crate::cli::listing::{Which, each_page};
 use crate::cli::operate::Confirm;
 use crate::cli::output::{Form, Printer, for_programs, line};
-use crate::cli::{Common, complain, named, stored};
-use crate::client::percent_encoded;
+use crate::cli::{Common, complain, named};
 use crate::config::{Config, local_principal};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::keys;
+use crate::runtime::Depth;
 
 /// Say what became known later about a receipt: that it did not last after all, or how good it was
 ///
@@ -61,7 +55,10 @@ impl Amend {
             quality: self.quality,
             note: self.note.clone(),
         };
-        let receipt = self.named(common).await?;
+        let receipt = with_client(common, Depth::Store, async |client| {
+            named::receipt(client, &self.receipt).await
+        })
+        .await?;
         let id = &receipt.receipt_id;
         let would = told.entry(&receipt, local_principal()?, SystemClock.now());
         let would = would.map_err(Error::Request)?.reward.scalar;
@@ -69,28 +66,10 @@ impl Amend {
         if !self.confirm.given(&[says]) {
             return Ok(Exit::Usage);
         }
-        let noted: AmendmentEntry = ask_or(
-            common,
-            async |client| {
-                let path = format!("/v1/receipts/{}/amendments", percent_encoded(id.as_str()));
-                // Plain data with text keys, for which serde_json has no failure.
-                let body = serde_json::to_vec(&told).unwrap_or_default();
-                client
-                    .call(Method::POST, &path, body)
-                    .await?
-                    .map_err(Trouble::Refused)
-            },
-            async |path| {
-                let (state, store) = stored::open(common, path)?;
-                let receipt = named::of_store(&*store, id)?.ok_or_else(|| named::unknown(id))?;
-                let by = Config::embedded(path)?.principal;
-                let entry = told
-                    .entry(&receipt, by, SystemClock.now())
-                    .map_err(Error::Request)?;
-                let identity = keys::current(&state.keys_dir(), &*store)?;
-                Ok(log::amend(&*store, &identity, entry).await.map_err(Error::from)?)
-            },
-        )
+        let path = format!("/v1/receipts/{}/amendments", percent_encoded(id.as_str()));
+        let noted: AmendmentEntry = with_client(common, Depth::Store, async |client| {
+            Ok(client.post(&path, &told).await?)
+        })
         .await?;
         if !for_programs(self.output, &noted) {
             line(&format!(
@@ -99,19 +78,6 @@ impl Amend {
             ));
         }
         Ok(Exit::Done)
-    }
-
-    async fn named(&self, common: &Common) -> Result<Receipt, Trouble> {
-        let found = ask_or(
-            common,
-            async |client| named::of_daemon(client, &self.receipt).await,
-            async |path| {
-                let (_, store) = stored::open(common, path)?;
-                named::of_store(&*store, &self.receipt)
-            },
-        )
-        .await?;
-        Ok(found.ok_or_else(|| named::unknown(&self.receipt))?)
     }
 }
 
@@ -141,7 +107,7 @@ impl Recompute {
         let mut config = Config::embedded(&state)?;
         common.settings(Some(&state))?.apply(&mut config);
         let mut wrong = 0_u64;
-        let row = |receipt: &Receipt| match inputs_of(receipt) {
+        let mut row = |receipt: &Receipt| match inputs_of(receipt) {
             Ok((inputs, own)) => {
                 let (again, other) = (reward(&inputs, &own), reward(&inputs, &config.weights));
                 if again != receipt.reward {
@@ -161,40 +127,15 @@ impl Recompute {
             }
             Err(why) => complain(&format!("receipt {}: {why}", receipt.receipt_id)),
         };
-        let row = RefCell::new(row);
-        let gone_through = ask_or(
-            common,
-            async |client| all(Source::Daemon(client), &self.which, &row).await,
-            async |state| {
-                let (_, store) = stored::open(common, state)?;
-                all(Source::Direct(&*store), &self.which, &row).await
-            },
-        )
-        .await;
-        gone_through?;
+        with_client(common, Depth::Store, async |client| {
+            each_page(client, &self.which, None, async |_, page| {
+                page.iter().for_each(&mut row);
+                Ok(true)
+            })
+            .await
+        })
+        .await?;
         printer.finish();
         Ok(if wrong == 0 { Exit::Done } else { Exit::Failed })
-    }
-}
-
-async fn all(
-    mut source: Source<'_>,
-    which: &Which,
-    row: &RefCell<impl FnMut(&Receipt)>,
-) -> Result<(), Trouble> {
-    let mut after = None;
-    loop {
-        let turn = Turn {
-            order: Order::OldestFirst,
-            after,
-            limit: usize::try_from(PAGE).unwrap_or(1),
-            wait_ms: None,
-        };
-        let page = source.page(which, turn).await?;
-        page.receipts.iter().for_each(|receipt| row.borrow_mut()(receipt));
-        after = page.next;
-        if after.is_none() {
-            return Ok(());
-        }
     }
 }

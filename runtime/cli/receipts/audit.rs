@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use effectd_actors::OWN;
-use effectd_bus::Order;
 use effectd_contracts::{Gate, GateResult, Operation, Outcome, Receipt, ReceiptId, Status};
+use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
-use super::PAGE;
-use crate::cli::backend::{Trouble, ask_or};
-use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::backend::{Trouble, with_client};
+use crate::cli::listing::{Which, each_page};
 use crate::cli::operate::{self, Confirm, Doing};
 use crate::cli::output::{Form, Printer};
-use crate::cli::{Common, complain, stored};
+use crate::cli::{Common, complain};
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Check that every `ok` receipt passed every gate, and find receipts that reach into another space
 ///
@@ -40,15 +40,8 @@ const COLUMNS: [(&str, usize); 4] = [("KIND", 12), ("RECEIPT", 36), ("TOOL", 20)
 
 impl Audit {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let (looked, found, aside) = ask_or(
-            common,
-            async |client| self.all(Source::Daemon(client)).await,
-            async |state| {
-                let (_, store) = stored::open(common, state)?;
-                self.all(Source::Direct(&*store)).await
-            },
-        )
-        .await?;
+        let (looked, found, aside) =
+            with_client(common, Depth::Store, async |client| self.all(client).await).await?;
         complain(&format!("{looked} receipts looked at, {found} findings"));
         if self.quarantine && !self.aside(common, &aside).await? {
             return Ok(Exit::Usage);
@@ -80,19 +73,12 @@ impl Audit {
     }
 
     /// How many were looked at, how many findings there are, and the artifacts of those that reach elsewhere.
-    async fn all(&self, mut source: Source<'_>) -> Result<(u64, u64, BTreeMap<String, ReceiptId>), Trouble> {
+    async fn all(&self, client: &mut Client) -> Result<(u64, u64, BTreeMap<String, ReceiptId>), Trouble> {
         let mut printer = Printer::new(self.output, true, &COLUMNS);
         let mut aside = BTreeMap::new();
-        let (mut looked, mut found, mut after) = (0, 0, None);
-        loop {
-            let turn = Turn {
-                order: Order::OldestFirst,
-                after,
-                limit: usize::try_from(PAGE).unwrap_or(1),
-                wait_ms: None,
-            };
-            let page = source.page(&self.which, turn).await?;
-            for receipt in &page.receipts {
+        let (mut looked, mut found) = (0, 0);
+        each_page(client, &self.which, None, async |_, page| {
+            for receipt in page {
                 looked += 1;
                 for (kind, what) in findings(receipt) {
                     found += 1;
@@ -115,11 +101,9 @@ impl Audit {
                     printer.row(&value, &cells);
                 }
             }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
+            Ok(true)
+        })
+        .await?;
         printer.finish();
         Ok((looked, found, aside))
     }

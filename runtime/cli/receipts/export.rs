@@ -5,21 +5,21 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use effectd_actors::Store;
 use effectd_bus::Order;
-use effectd_contracts::{AmendmentEntry, BundleHead, Receipt, ReceiptId, canonical};
-use hyper::Method;
+use effectd_contracts::{BundleHead, Receipt, ReceiptId, canonical};
+use effectd_gateway::client::Client;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::PAGE;
-use super::log::Log;
 use super::verify::lacks_body;
-use crate::cli::backend::{Trouble, ask_or};
-use crate::cli::listing::{Source, Turn, Which};
-use crate::cli::{Common, complain, stored};
+use super::{amendments, log};
+use crate::cli::backend::{Trouble, with_client};
+use crate::cli::listing::{Turn, Which, each_page, page};
+use crate::cli::output::{data, lines};
+use crate::cli::{Common, complain};
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// How receipts are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,26 +61,14 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        if let Some(path) = &self.bundle {
-            return ask_or(
-                common,
-                async |client| bundle(Log::Daemon(client), path, self.from).await,
-                async |state| bundle(Log::direct(common, state)?, path, self.from).await,
-            )
-            .await;
-        }
-        ask_or(
-            common,
-            async |client| self.receipts(Source::Daemon(client)).await,
-            async |state| {
-                let (_, store) = stored::open(common, state)?;
-                self.receipts(Source::Direct(&*store)).await
-            },
-        )
+        with_client(common, Depth::Store, async |client| match &self.bundle {
+            Some(path) => bundle(client, path, self.from).await,
+            None => self.receipts(client).await,
+        })
         .await
     }
 
-    async fn receipts(&self, mut source: Source<'_>) -> Result<Exit, Trouble> {
+    async fn receipts(&self, client: &mut Client) -> Result<Exit, Trouble> {
         // Nothing is written before it is known that somebody answers.
         let first = Turn {
             order: Order::OldestFirst,
@@ -88,29 +76,21 @@ impl Export {
             limit: 1,
             wait_ms: None,
         };
-        source.page(&self.which, first).await?;
+        page(client, &self.which, first).await?;
         if let Some(folder) = &self.dataset {
-            return dataset(source, &self.which, folder).await;
+            return dataset(client, &self.which, folder).await;
         }
-        let mut out = BufWriter::new(io::stdout().lock());
         if self.format == Format::Csv && self.after.is_none() {
-            let _ = writeln!(out, "{}", COLUMNS.join(","));
+            data(&COLUMNS.join(","));
         }
-        let format = self.format;
-        let reached = each(source, &self.which, self.after, async |_, page| {
-            for receipt in page {
-                let text = match format {
-                    Format::Jsonl => text(receipt),
-                    Format::Csv => csv(receipt),
-                };
-                writeln!(out, "{text}")
-                    .map_err(|error| Error::Request(format!("standard output: {error}")))?;
-            }
-            Ok(())
+        let line = match self.format {
+            Format::Jsonl => text,
+            Format::Csv => csv,
+        };
+        let reached = each_page(client, &self.which, self.after, async |_, page| {
+            Ok(lines(page.iter().map(line)))
         })
         .await?;
-        out.flush()
-            .map_err(|error| Error::Request(format!("standard output: {error}")))?;
         if let Some(reached) = reached {
             complain(&format!("to go on later: --after {reached}"));
         }
@@ -122,30 +102,6 @@ impl Export {
 fn text(receipt: &Receipt) -> String {
     // A receipt is plain data with text keys, for which serde_json has no failure.
     canonical::of(receipt).unwrap_or_default()
-}
-
-/// Goes through receipts page by page; the place that was reached.
-async fn each(
-    mut source: Source<'_>,
-    which: &Which,
-    after: Option<u64>,
-    mut page_of: impl AsyncFnMut(&mut Source<'_>, &[Receipt]) -> Result<(), Trouble>,
-) -> Result<Option<u64>, Trouble> {
-    let mut after = after;
-    loop {
-        let turn = Turn {
-            order: Order::OldestFirst,
-            after,
-            limit: usize::try_from(PAGE).unwrap_or(1),
-            wait_ms: None,
-        };
-        let page = source.page(which, turn).await?;
-        page_of(&mut source, &page.receipts).await?;
-        after = page.next.or(page.follow).or(after);
-        if page.next.is_none() {
-            return Ok(after);
-        }
-    }
 }
 
 const COLUMNS: [&str; 22] = [
@@ -267,41 +223,24 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     Error::Request(format!("{} cannot be written: {error}", path.display()))
 }
 
-/// What was known later about a receipt.
-async fn amendments(source: &mut Source<'_>, receipt: &ReceiptId) -> Result<Vec<AmendmentEntry>, Trouble> {
-    match source {
-        Source::Daemon(client) => {
-            let path = format!("/v1/receipts/{receipt}/amendments");
-            client
-                .call(Method::GET, &path, Vec::new())
-                .await?
-                .map_err(Trouble::Refused)
-        }
-        Source::Direct(store) => {
-            let store: &dyn Store = *store;
-            Ok(effectd_actors::log::amendments(store, receipt).map_err(Error::from)?)
-        }
-    }
-}
-
 /// Receipts, what was known later about them, and a manifest that says what they are. Nothing in it depends on where or when
 /// it is made.
-async fn dataset(source: Source<'_>, which: &Which, folder: &Path) -> Result<Exit, Trouble> {
+async fn dataset(client: &mut Client, which: &Which, folder: &Path) -> Result<Exit, Trouble> {
     let filter = which.parsed()?;
     fs::create_dir(folder).map_err(|error| failed(folder, &error))?;
     let mut receipts = Made::new(folder.join("receipts.jsonl"))?;
     let mut later = Made::new(folder.join("amendments.jsonl"))?;
     let (mut first, mut last): (Option<ReceiptId>, Option<ReceiptId>) = (None, None);
-    each(source, which, None, async |source, page| {
+    each_page(client, which, None, async |client, page| {
         for receipt in page {
             receipts.line(&text(receipt))?;
-            for amendment in amendments(source, &receipt.receipt_id).await? {
+            for amendment in amendments(client, &receipt.receipt_id).await? {
                 later.line(&canonical::of(&amendment).unwrap_or_default())?;
             }
             first.get_or_insert_with(|| receipt.receipt_id.clone());
             last = Some(receipt.receipt_id.clone());
         }
-        Ok(())
+        Ok(true)
     })
     .await?;
     let (receipts, count) = receipts.finish()?;
@@ -327,25 +266,25 @@ async fn dataset(source: Source<'_>, which: &Which, folder: &Path) -> Result<Exi
 }
 
 /// Entries of the log up to a head that is signed now.
-async fn bundle(mut log: Log<'_>, path: &Path, from: u64) -> Result<Exit, Trouble> {
-    let head = log.head().await?;
+async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, Trouble> {
+    let head = log::head(client).await?;
     if from > head.size {
         let why = format!("the log has {} entries; there is no entry {from}", head.size);
         return Err(Error::Request(why).into());
     }
-    let before = log.frontier(from).await?;
+    let before = log::frontier(client, from).await?;
     let first = BundleHead {
         bundle: 1,
         from,
         frontier: before.peaks().to_vec(),
-        keys: log.keys().await?,
+        keys: log::keys(client).await?,
         head: head.clone(),
     };
     let mut made = Made::new(path.to_owned())?;
     made.line(&canonical::of(&first).unwrap_or_default())?;
     let mut next = from;
     while next < head.size {
-        let lines = log.entries(next).await?;
+        let lines = log::entries(client, next).await?;
         let Some(last) = lines.last() else { break };
         next = last.index + 1;
         if let Some(line) = lines.iter().find(|line| lacks_body(line, &head)) {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use effectd_bus::Order;
 use effectd_contracts::{Code, Millis, Receipt, Status};
+use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
-use super::PAGE;
-use crate::cli::backend::{Trouble, ask_or};
-use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::Common;
+use crate::cli::backend::{Trouble, with_client};
+use crate::cli::listing::{Which, each_page};
 use crate::cli::output::{Form, Printer};
-use crate::cli::{Common, stored};
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Count by tool: how many, how many succeeded, percentiles of the times, what it cost
 ///
@@ -46,15 +46,7 @@ const THE_REST: &str = "(others)";
 
 impl Stats {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let tools = ask_or(
-            common,
-            async |client| self.all(Source::Daemon(client)).await,
-            async |state| {
-                let (_, store) = stored::open(common, state)?;
-                self.all(Source::Direct(&*store)).await
-            },
-        )
-        .await?;
+        let tools = with_client(common, Depth::Store, async |client| self.all(client).await).await?;
         let mut printer = Printer::new(self.output, true, &COLUMNS);
         for (tool, count) in &tools {
             let cells = count.cells(tool);
@@ -64,23 +56,14 @@ impl Stats {
         Ok(Exit::Done)
     }
 
-    async fn all(&self, mut source: Source<'_>) -> Result<BTreeMap<String, Count>, Trouble> {
+    async fn all(&self, client: &mut Client) -> Result<BTreeMap<String, Count>, Trouble> {
         let mut tools = BTreeMap::new();
-        let mut after = None;
-        loop {
-            let turn = Turn {
-                order: Order::OldestFirst,
-                after,
-                limit: usize::try_from(PAGE).unwrap_or(1),
-                wait_ms: None,
-            };
-            let page = source.page(&self.which, turn).await?;
-            page.receipts.iter().for_each(|receipt| add(&mut tools, receipt));
-            after = page.next;
-            if after.is_none() {
-                return Ok(tools);
-            }
-        }
+        each_page(client, &self.which, None, async |_, page| {
+            page.iter().for_each(|receipt| add(&mut tools, receipt));
+            Ok(true)
+        })
+        .await?;
+        Ok(tools)
     }
 }
 

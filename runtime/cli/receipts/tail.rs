@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 
 use effectd_bus::Order;
 use effectd_contracts::canonical;
+use effectd_gateway::client::{Client, ClientError};
 
 use super::{PAGE, WATCH_STEP_MS, until_back};
-use crate::cli::backend::{Trouble, ask_or};
-use crate::cli::listing::{Source, Turn, Which};
+use crate::cli::backend::{Trouble, is_alone, with_client};
+use crate::cli::listing::{Turn, Which, page};
 use crate::cli::output::lines;
-use crate::cli::{Common, complain, stored};
-use crate::client::ClientError;
+use crate::cli::{Common, complain};
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Print receipts as JSON lines, the oldest first, and each new one as it is made
 ///
@@ -36,18 +37,14 @@ pub(super) struct Tail {
 impl Tail {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
         let begin = self.cursor.as_deref().map(Cursor::read).transpose()?.flatten();
-        ask_or(
-            common,
-            async |client| self.follow(Source::Daemon(client), begin, self.once).await,
-            async |state| {
-                let (_, store) = stored::open(common, state)?;
-                self.follow(Source::Direct(&*store), begin, true).await
-            },
-        )
+        with_client(common, Depth::Store, async |client| {
+            let once = self.once || is_alone(client);
+            self.follow(client, begin, once).await
+        })
         .await
     }
 
-    async fn follow(&self, mut source: Source<'_>, begin: Option<u64>, once: bool) -> Result<Exit, Trouble> {
+    async fn follow(&self, client: &mut Client, begin: Option<u64>, once: bool) -> Result<Exit, Trouble> {
         let mut after = begin;
         loop {
             let turn = Turn {
@@ -56,14 +53,12 @@ impl Tail {
                 limit: usize::try_from(PAGE).unwrap_or(1),
                 wait_ms: (!once).then_some(WATCH_STEP_MS),
             };
-            let page = match source.page(&self.which, turn).await {
+            let page = match page(client, &self.which, turn).await {
                 Err(Trouble::Client(error @ (ClientError::NoDaemon(_) | ClientError::Broken(_))))
                     if !once && after != begin =>
                 {
                     complain(&format!("{error}; waiting for it to come back"));
-                    if let Source::Daemon(client) = &mut source {
-                        until_back(client).await;
-                    }
+                    until_back(client).await;
                     continue;
                 }
                 page => page?,
@@ -74,7 +69,7 @@ impl Tail {
                 .iter()
                 .map(|receipt| canonical::of(receipt).unwrap_or_default());
             // Whoever has closed the other end has not read them.
-            if !lines(texts)? {
+            if !lines(texts) {
                 return Ok(Exit::Done);
             }
             let reached = page.next.or(page.follow).or(after);

@@ -10,16 +10,18 @@ use effectd_contracts::json::{JsonInvalid, parse_of_log};
 use effectd_contracts::limits::{REQUEST_BYTES_MAX, TOOL_REPLY_BYTES_MAX};
 use effectd_contracts::merkle::Frontier;
 use effectd_contracts::{BundleHead, InclusionProof, LogEntry, LogHead, LogLine, ReceiptId};
+use effectd_gateway::client::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::log::Log;
-use crate::cli::backend::{Trouble, ask_or};
+use super::log;
+use crate::cli::backend::{Trouble, with_client};
 use crate::cli::output::{Form, for_programs, line};
 use crate::cli::{Common, complain};
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::runtime::Depth;
 
 /// Longest line of a bundle: the largest receipt fits several times.
 const LINE_BYTES_MAX: u64 = 4 * (REQUEST_BYTES_MAX + TOOL_REPLY_BYTES_MAX) as u64;
@@ -71,11 +73,7 @@ pub(super) struct Head {}
 
 impl Head {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let head = ask_or(
-            common,
-            async |client| Log::Daemon(client).head().await,
-            async |state| Log::direct(common, state)?.head().await,
-        );
+        let head = with_client(common, Depth::Store, log::head);
         for_programs(Form::Json, &head.await?);
         Ok(Exit::Done)
     }
@@ -83,11 +81,9 @@ impl Head {
 
 impl Proof {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let proof = ask_or(
-            common,
-            async |client| Log::Daemon(client).proof(&self.receipt).await,
-            async |state| Log::direct(common, state)?.proof(&self.receipt).await,
-        );
+        let proof = with_client(common, Depth::Store, async |client| {
+            log::proof(client, &self.receipt).await
+        });
         for_programs(Form::Jsonl, &proof.await?);
         Ok(Exit::Done)
     }
@@ -99,11 +95,9 @@ impl Verify {
         let report = match &self.file {
             Some(file) => self.of_file(file, known)?,
             None => {
-                ask_or(
-                    common,
-                    async |client| self.of_log(Log::Daemon(client), known.clone()).await,
-                    async |state| self.of_log(Log::direct(common, state)?, known.clone()).await,
-                )
+                with_client(common, Depth::Store, async |client| {
+                    self.of_log(client, known).await
+                })
                 .await?
             }
         };
@@ -118,12 +112,12 @@ impl Verify {
         Ok(if report.ok { Exit::Done } else { Exit::Failed })
     }
 
-    async fn of_log(&self, mut log: Log<'_>, known: Option<LogHead>) -> Result<Report, Trouble> {
-        let mut head = log.head().await?;
-        let mut checker = Checker::new(Frontier::default(), &log.keys().await?, head.clone());
+    async fn of_log(&self, client: &mut Client, known: Option<LogHead>) -> Result<Report, Trouble> {
+        let mut head = log::head(client).await?;
+        let mut checker = Checker::new(Frontier::default(), &log::keys(client).await?, head.clone());
         let mut from = 0;
         loop {
-            let heads = log.heads(from).await?;
+            let heads = log::heads(client, from).await?;
             let Some(last) = heads.last() else { break };
             from = last.index + 1;
             expect_heads(&mut checker, &heads, head.size);
@@ -131,10 +125,10 @@ impl Verify {
         known.into_iter().for_each(|known| checker.known(known));
         let mut next = 0;
         while next < head.size {
-            let mut lines = log.entries(next).await?;
+            let mut lines = log::entries(client, next).await?;
             if lines.iter().any(|line| lacks_body(line, &head)) {
                 // Retention may have gone on since; then a newer head says so.
-                head = log.head().await?;
+                head = log::head(client).await?;
                 checker.renew(head.clone());
             }
             lines.retain(|line| line.index < head.size);

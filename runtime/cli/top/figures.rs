@@ -15,7 +15,6 @@ use serde::Serialize;
 /// The most series that are read: far more than a daemon has, and little memory.
 const SERIES_MAX: usize = 100_000;
 
-/// The figures at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Figures {
     /// By tool and outcome.
@@ -36,7 +35,6 @@ pub(super) struct Figures {
 /// How many took at most so long, by that.
 type Classes = BTreeMap<Seconds, f64>;
 
-/// One stage at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Stage {
     waiting: f64,
@@ -44,7 +42,6 @@ struct Stage {
     took: Classes,
 }
 
-/// How one stage does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct StageRow {
     pub(super) stage: String,
@@ -78,7 +75,6 @@ impl Ord for Seconds {
     }
 }
 
-/// How one tool does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct ToolRow {
     pub(super) tool: String,

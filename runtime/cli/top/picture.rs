@@ -11,7 +11,6 @@ use crate::tui::ratatui::text::Line;
 use crate::tui::ratatui::widgets::{Block, Paragraph};
 use crate::tui::shown;
 
-/// What is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Focus {
     All,
@@ -22,7 +21,6 @@ pub(super) enum Focus {
     Letters,
 }
 
-/// Everything that is on the screen.
 pub(super) struct Picture<'a> {
     pub(super) seen: &'a Seen,
     pub(super) focus: Focus,

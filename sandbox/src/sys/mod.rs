@@ -1,6 +1,7 @@
 //! The system calls that no safe wrapper covers. Everything `unsafe` of this crate lies here and in [`crate::zygote`],
 //! behind functions that cannot be misused.
 
+pub(crate) mod acl;
 pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod seccomp;

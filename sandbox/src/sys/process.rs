@@ -12,9 +12,7 @@ use super::check;
 
 /// What [`clone_process`] returned, and where.
 pub(crate) enum Cloned {
-    /// In the new process.
     Child,
-    /// In the old one.
     Parent {
         /// The child, as the parent's PID namespace numbers it.
         pid: i32,

@@ -53,7 +53,6 @@ pub(crate) fn install_with_listener(program: &Program) -> io::Result<OwnedFd> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Refused {
     id: u64,
-    /// The system call's number.
     pub(crate) number: i32,
     /// Its arguments. Pointers among them mean nothing here.
     pub(crate) arguments: [u64; 6],

@@ -25,7 +25,6 @@ pub(crate) fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// A connected pair of streams.
 pub(crate) fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(
         AddressFamily::Unix,

@@ -4,13 +4,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use parking_lot::Mutex;
 
 use super::At;
 use super::identity::write_maps;
@@ -33,7 +32,6 @@ use crate::wire::{
 /// knows the tools; a panic in it is caught and ends the call.
 pub type Dispatch = fn(&ChildCtx, &[u8]) -> Vec<u8>;
 
-/// Everything a zygote's children share.
 pub(super) struct Zygote {
     pub(super) boot: Boot,
     pub(super) world: World,
@@ -66,12 +64,6 @@ pub struct ChildCtx {
     hearing: Mutex<Channel>,
     /// Nobody listens yet.
     is_warming_up: bool,
-    /// The request is here, and may not be carried out yet.
-    waits: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ChildCtx {
@@ -82,7 +74,6 @@ impl ChildCtx {
             saying: Mutex::default(),
             hearing: Mutex::new(channel),
             is_warming_up: false,
-            waits: AtomicBool::new(false),
         }
     }
 
@@ -90,28 +81,7 @@ impl ChildCtx {
         if self.is_warming_up {
             return Err(io::Error::from(io::ErrorKind::NotConnected));
         }
-        self.wait_for_go();
         Ok(())
-    }
-
-    /// Whether the request may not be carried out yet.
-    pub fn is_waiting(&self) -> bool {
-        self.waits.load(Ordering::Relaxed)
-    }
-
-    /// Waits until the request may be carried out. Whoever runs it calls this before anything that can be seen from outside of this
-    /// process; a call that is withdrawn does not come back from here.
-    pub fn wait_for_go(&self) {
-        let mut channel = lock(&self.hearing);
-        if !self.waits.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut head = [0; HEADER_BYTES];
-        let heard = channel.read_exact(&mut head).ok();
-        match heard.and_then(|()| parse_header(&head)) {
-            Some((Kind::Go, 0)) => self.waits.store(false, Ordering::Relaxed),
-            Some(_) | None => process::exit_now(0),
-        }
     }
 
     /// The space's root. Open beneath it with `openat2` and `RESOLVE_BENEATH`; never check a path first and use it then.
@@ -143,7 +113,7 @@ impl ChildCtx {
     /// answer says.
     pub fn say(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
         self.is_heard()?;
-        let _alone = lock(&self.saying);
+        let _alone = self.saying.lock();
         let mut channel = Channel::default();
         for chunk in chunks(bytes) {
             channel.write_all(&piece_head(stream, chunk.len()))?;
@@ -156,7 +126,7 @@ impl ChildCtx {
     /// more of it.
     pub fn hear(&self) -> io::Result<Vec<u8>> {
         self.is_heard()?;
-        let mut channel = lock(&self.hearing);
+        let mut channel = self.hearing.lock();
         let mut head = [0; HEADER_BYTES];
         channel.read_exact(&mut head)?;
         match parse_header(&head) {
@@ -172,7 +142,7 @@ impl ChildCtx {
 
     /// Records a path that the kernel refused. Only the child sees these, so they are marked as its own words.
     pub fn report_denied_path(&self, path: &str) {
-        let mut denials = lock(&self.denials);
+        let mut denials = self.denials.lock();
         let mut what = path.to_owned();
         let cut = (0..=DENIAL_TEXT_BYTES_MAX.min(what.len()))
             .rev()
@@ -315,7 +285,7 @@ extern "C" fn on_abort(_: libc::c_int) {
 /// filesystem down takes time, and the child's end would wait for it.
 pub(super) fn scratch(boot: &Boot) -> io::Result<OwnedFd> {
     let text = |number: u64| std::ffi::CString::new(number.to_string()).unwrap_or_default();
-    let (size, files) = (text(boot.ceilings.tmp_bytes), text(TMP_FILES_MAX.get()));
+    let (size, files) = (text(boot.ceilings.tmp_bytes), text(TMP_FILES_MAX));
     let options = [
         (c"size", Some(size.as_c_str())),
         (c"nr_inodes", Some(&files)),
@@ -375,7 +345,6 @@ fn warm_up(zygote: &Zygote) {
         ceilings: boot.ceilings,
         narrowing: Narrowing::default(),
         timeout_ms: 1,
-        waits: false,
         memory_by_process: false,
         processes_by_cgroup: false,
         drill: None,
@@ -403,10 +372,7 @@ fn warm_up(zygote: &Zygote) {
 fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
     let mut channel = Channel::default();
     let (orders, request) = receive(&mut channel)?;
-    let ctx = ChildCtx {
-        waits: AtomicBool::new(orders.waits),
-        ..ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel)
-    };
+    let ctx = ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel);
     if let Err(failure) = narrow(zygote, &orders) {
         return Ok(frame(Kind::Unconfined, &serde_json::to_vec(&failure)?, &[]));
     }
@@ -414,9 +380,7 @@ fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
         Some(drill) => drill.run(),
         None => (zygote.dispatch)(&ctx, &request),
     }));
-    let denials = serde_json::to_vec(&*lock(&ctx.denials))?;
-    // Nobody asks for an answer to what may not be carried out.
-    ctx.wait_for_go();
+    let denials = serde_json::to_vec(&*ctx.denials.lock())?;
     Ok(match answer {
         Ok(answer) => frame(Kind::Reply, &denials, &answer),
         Err(_) => frame(Kind::Panicked, &[], &[]),

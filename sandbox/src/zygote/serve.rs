@@ -58,7 +58,6 @@ pub(super) fn serve(control: &OwnedFd, zygote: &Zygote) -> Result<Never, SetupFa
 /// The children that have not been reaped.
 type Alive = HashMap<i32, Held>;
 
-/// What the zygote keeps for a child.
 struct Held {
     /// Where its end is told.
     status: OwnedFd,

@@ -21,7 +21,6 @@ pub(crate) struct Promise {
     pub(crate) keep: fn(&Scene),
 }
 
-/// What an attack stands on.
 pub(crate) struct Ground<'a> {
     pub(crate) workspace: BorrowedFd<'a>,
     pub(crate) tmp: BorrowedFd<'a>,
@@ -108,7 +107,6 @@ impl Scene {
             // Longer than a machine stalls: whoever means a deadline sets one.
             timeout: Duration::from_secs(60),
             trace_id: TraceId::new("trace-escape").unwrap(),
-            makes_room: false,
             narrowing: Narrowing {
                 writable: Some(vec![PathBuf::from(".")]),
                 ..Narrowing::default()

@@ -1,14 +1,11 @@
 //! A child that lies on its channel gains nothing: garbage, gigabytes, silence, an early end.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use effectd_contracts::bound::Tunable;
 use effectd_sandbox::Call;
-use effectd_sandbox::limits::{AWAKE_END_US_MAX, AWAKE_REPLY_US_MAX};
 use serde_json::{Value, json};
 
-use crate::ground::{Attack, DEFAULT, EXEC, Ground, HIGH, Promise, Scene, killed, replied};
+use crate::ground::{Attack, DEFAULT, Ground, Promise, Scene, killed, replied};
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[("lie", lie)];
 
@@ -64,40 +61,10 @@ fn lie(_: &Ground<'_>, with: &Value) -> Value {
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
-    vec![
-        Promise {
-            name: "a_child_that_lies_gains_nothing",
-            keep: lies,
-        },
-        Promise {
-            name: "a_call_that_stays_awake_is_answered_alike",
-            keep: |scene| {
-                // Both ways, whatever is the default.
-                let usual = [&AWAKE_REPLY_US_MAX, &AWAKE_END_US_MAX].map(|bound| (bound, bound.get()));
-                for times_us in [[250, 50], [0, 0]] {
-                    for ((bound, _), time_us) in usual.iter().zip(times_us) {
-                        bound.set(time_us).unwrap();
-                    }
-                    let kept = catch_unwind(AssertUnwindSafe(|| {
-                        lies(scene);
-                        for turn in 0..200 {
-                            let answer = scene.attack([DEFAULT, HIGH, EXEC][turn % 3], "echo", json!(turn));
-                            assert_eq!(replied(&answer)["echo"], json!(turn));
-                        }
-                        let long = "x".repeat(100_000);
-                        assert_eq!(
-                            replied(&scene.attack(DEFAULT, "echo", json!(long)))["echo"],
-                            json!(long)
-                        );
-                    }));
-                    for (bound, time_us) in usual {
-                        bound.set(time_us).unwrap();
-                    }
-                    kept.unwrap();
-                }
-            },
-        },
-    ]
+    vec![Promise {
+        name: "a_child_that_lies_gains_nothing",
+        keep: lies,
+    }]
 }
 
 fn lies(scene: &Scene) {

@@ -7,8 +7,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
-    clippy::print_stderr,
-    missing_docs
+    clippy::print_stderr
 )]
 #![allow(unsafe_code, reason = "attacks are raw system calls")]
 
@@ -32,20 +31,14 @@ mod neighbours;
 mod network;
 mod ownership;
 mod pieces;
-mod poised;
 mod processes;
 mod replies;
-mod room;
 mod smoke;
 mod survivors;
 mod unsupported;
 
 use ground::{Attack, Promise};
 
-#[global_allocator]
-static MEMORY: effectd_sandbox::Memory = effectd_sandbox::Memory;
-
-/// Every promise, by file.
 fn promises() -> Vec<Promise> {
     let all = [
         smoke::promises(),
@@ -66,16 +59,13 @@ fn promises() -> Vec<Promise> {
         honest::promises(),
         load::promises(),
         pieces::promises(),
-        poised::promises(),
         replies::promises(),
-        room::promises(),
         survivors::promises(),
         unsupported::promises(),
     ];
     all.into_iter().flatten().collect()
 }
 
-/// Every attack, by name.
 fn attacks() -> Vec<(&'static str, Attack)> {
     let all = [
         raw::ATTACKS,
@@ -94,7 +84,6 @@ fn attacks() -> Vec<(&'static str, Attack)> {
         honest::ATTACKS,
         load::ATTACKS,
         pieces::ATTACKS,
-        poised::ATTACKS,
         replies::ATTACKS,
         survivors::ATTACKS,
     ];

@@ -29,7 +29,6 @@ const NOT_THERE: &[i32] = &[
     libc::ENOTDIR,
 ];
 
-/// The processes that `/proc` shows.
 fn processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries

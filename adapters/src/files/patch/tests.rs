@@ -79,7 +79,7 @@ fn what_is_no_patch_says_where() {
     assert_eq!(Patch::parse(&twice), Err(PatchProblem::Twice));
     let hunks = format!(
         "--- x\n+++ x\n{}",
-        "@@ -1 +1 @@\n-a\n+b\n".repeat(PATCH_HUNKS_MAX.get() + 1)
+        "@@ -1 +1 @@\n-a\n+b\n".repeat(PATCH_HUNKS_MAX + 1)
     );
     assert_eq!(Patch::parse(&hunks), Err(PatchProblem::TooMany));
 }

@@ -19,7 +19,6 @@ pub(super) const TRAILER_BYTES: usize = 24;
 pub(super) struct Full {
     pub(super) first: u64,
     pub(super) count: u32,
-    /// Where its table begins.
     pub(super) table_at: u64,
 }
 

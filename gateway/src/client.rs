@@ -1,0 +1,396 @@
+//! One client for everything that the routes offer, over two transports: the socket of a running effectd, or the same routes in
+//! this process.
+//!
+//! Every request may be repeated: an action's id makes sure that what was taken is not done twice.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use effectd_contracts::{ActionId, ActionRequest};
+use http_body_util::{BodyExt, Collected, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::service::Service;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::problem::Problem;
+use crate::views::ActionView;
+
+/// The largest answer that is read: a receipt with the largest output of a tool fits several times.
+const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
+
+/// Says whether somebody sits at a terminal and waits.
+const INTERACTIVE: &str = "effectd-interactive";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("no daemon answers on {}; `effectd serve` starts one, on the state that --state names", .0.display())]
+    NoDaemon(PathBuf),
+    /// Somebody listens, but not to us.
+    #[error("{} may not be used by you; ask whoever runs the daemon to put you into its group", .0.display())]
+    NotPermitted(PathBuf),
+    /// The connection broke. Whether the request was taken is not known; asking again is harmless.
+    #[error("the connection to the daemon broke: {0}; asking again is harmless")]
+    Broken(String),
+    /// The routes in this process did not answer to the end.
+    #[error("{0}")]
+    Failed(String),
+    /// What came back is not an answer of effectd.
+    #[error("what answers is not effectd, or another version of it: {0}")]
+    Strange(String),
+    #[error("{}: {}", .0.code, .0.detail)]
+    Refused(Box<Problem>),
+}
+
+impl ClientError {
+    pub fn may_retry(&self) -> bool {
+        match self {
+            ClientError::NoDaemon(_) | ClientError::Broken(_) => true,
+            ClientError::NotPermitted(_)
+            | ClientError::Failed(_)
+            | ClientError::Strange(_)
+            | ClientError::Refused(_) => false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Told {
+    View(ActionView),
+    Problem(Problem),
+}
+
+enum Transport {
+    /// A connection to a daemon, made when it is needed and again when it broke.
+    Socket {
+        path: PathBuf,
+        sender: Option<SendRequest<Full<Bytes>>>,
+    },
+    InProcess(TowerToHyperService<Router>),
+}
+
+pub struct Client {
+    transport: Transport,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("socket", &self.socket())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        let (path, sender) = (socket.into(), None);
+        Self {
+            transport: Transport::Socket { path, sender },
+        }
+    }
+
+    pub(crate) fn in_process(routes: Router) -> Self {
+        Self {
+            transport: Transport::InProcess(TowerToHyperService::new(routes)),
+        }
+    }
+
+    /// Another client of the same routes.
+    pub fn another(&self) -> Self {
+        match &self.transport {
+            Transport::Socket { path, .. } => Self::new(path),
+            Transport::InProcess(routes) => Self {
+                transport: Transport::InProcess(routes.clone()),
+            },
+        }
+    }
+
+    /// Where the daemon listens; nowhere if the routes are in this process.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.transport {
+            Transport::Socket { path, .. } => Some(path),
+            Transport::InProcess(_) => None,
+        }
+    }
+
+    /// Connects, if the daemon listens.
+    pub async fn connect(&mut self) -> Result<(), ClientError> {
+        match &mut self.transport {
+            Transport::Socket { path, sender } => connected(path, sender).await.map(drop),
+            Transport::InProcess(_) => Ok(()),
+        }
+    }
+
+    pub async fn is_there(&mut self) -> Result<(), ClientError> {
+        self.ask(Method::GET, "/healthz", Bytes::new()).await.map(drop)
+    }
+
+    /// Submits a decision; waits for its receipt for this long, if that is wanted.
+    pub async fn submit(
+        &mut self,
+        request: &ActionRequest,
+        wait: Option<Duration>,
+    ) -> Result<Told, ClientError> {
+        let body = serde_json::to_vec(request).map_err(|error| ClientError::Strange(error.to_string()))?;
+        let path = match wait {
+            None => "/v1/actions".to_owned(),
+            Some(wait) => format!("/v1/actions?wait={}", wait.as_millis()),
+        };
+        told(self.ask(Method::POST, &path, body.into()).await?)
+    }
+
+    pub async fn status(&mut self, action: &ActionId) -> Result<Told, ClientError> {
+        let path = format!("/v1/actions/{}", percent_encoded(action.as_str()));
+        told(self.ask(Method::GET, &path, Bytes::new()).await?)
+    }
+
+    /// Waits until an action has ended, for this long at most.
+    pub async fn wait(&mut self, action: &ActionId, wait: Duration) -> Result<Told, ClientError> {
+        let id = percent_encoded(action.as_str());
+        let path = format!("/v1/actions/{id}/wait?timeout_ms={}", wait.as_millis());
+        told(self.ask(Method::GET, &path, Bytes::new()).await?)
+    }
+
+    pub async fn cancel(&mut self, action: &ActionId) -> Result<Told, ClientError> {
+        let path = format!("/v1/actions/{}", percent_encoded(action.as_str()));
+        told(self.ask(Method::DELETE, &path, Bytes::new()).await?)
+    }
+
+    /// What is at a path, as JSON of this kind.
+    pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
+        self.call(Method::GET, path, "").await
+    }
+
+    /// All of a list that comes in pages; `split` parts one into its items and what the next is asked for with.
+    pub async fn pages<P: DeserializeOwned, T>(
+        &mut self,
+        path: &str,
+        split: impl Fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<Vec<T>, ClientError> {
+        let (mut all, mut next) = split(self.get(path).await?);
+        while let Some(after) = next {
+            let path = format!("{path}?after={}", percent_encoded(&after));
+            let (items, more) = split(self.get(&path).await?);
+            all.extend(items);
+            next = more;
+        }
+        Ok(all)
+    }
+
+    /// Posts JSON, and answers JSON of this kind.
+    pub async fn post<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| ClientError::Strange(error.to_string()))?;
+        self.call(Method::POST, path, body).await
+    }
+
+    /// Any request whose answer is JSON of this kind.
+    pub async fn call<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<T, ClientError> {
+        let (status, body) = self.ask(method, path, body.into()).await?;
+        if status < 400 {
+            read(&body)
+        } else {
+            Err(ClientError::Refused(read(&body)?))
+        }
+    }
+
+    /// Any request; answers status and body.
+    pub async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), ClientError> {
+        let response = self.send(method, path, body).await?;
+        let status = response.status().as_u16();
+        let body = whole(response).await.map_err(|why| self.cut_off(why))?;
+        Ok((status, body))
+    }
+
+    /// Gets something that may be long, in pieces. The inner error is that of `take`.
+    pub async fn fetch(
+        &mut self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<io::Result<()>, ClientError> {
+        let response = self.send(Method::GET, path, Bytes::new()).await?;
+        if response.status().as_u16() != 200 {
+            let body = whole(response).await.map_err(|why| self.cut_off(why))?;
+            return Err(ClientError::Refused(read(&body)?));
+        }
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.cut_off(error.to_string()))?;
+            if let Ok(piece) = frame.into_data()
+                && let Err(error) = take(&piece)
+            {
+                // The rest of it is still on its way, and nobody wants it.
+                self.hang_up();
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// What it means that an answer ends too early.
+    fn cut_off(&mut self, why: String) -> ClientError {
+        self.hang_up();
+        match &self.transport {
+            Transport::Socket { .. } => ClientError::Broken(why),
+            Transport::InProcess(_) => ClientError::Failed(why),
+        }
+    }
+
+    fn hang_up(&mut self) {
+        if let Transport::Socket { sender, .. } = &mut self.transport {
+            *sender = None;
+        }
+    }
+
+    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Body>, ClientError> {
+        let interactive = std::io::stdin().is_terminal().to_string();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "effectd")
+            .header(CONTENT_TYPE, "application/json")
+            .header(INTERACTIVE, interactive)
+            .body(Full::new(body))
+            .map_err(|error| ClientError::Strange(error.to_string()))?;
+        match &mut self.transport {
+            Transport::InProcess(routes) => match routes.call(request).await {
+                Ok(response) => Ok(response),
+                Err(never) => match never {},
+            },
+            Transport::Socket { path, sender } => {
+                let sent = connected(path, sender).await?.send_request(request).await;
+                match sent {
+                    Ok(response) => Ok(response.map(Body::new)),
+                    Err(error) => {
+                        *sender = None;
+                        Err(ClientError::Broken(error.to_string()))
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn connected<'a>(
+    path: &Path,
+    sender: &'a mut Option<SendRequest<Full<Bytes>>>,
+) -> Result<&'a mut SendRequest<Full<Bytes>>, ClientError> {
+    let alive = match sender {
+        Some(sender) => sender.ready().await.is_ok(),
+        None => false,
+    };
+    let ready = match sender.take().filter(|_| alive) {
+        Some(sender) => sender,
+        None => connect(path).await?,
+    };
+    Ok(sender.insert(ready))
+}
+
+async fn connect(path: &Path) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+    let stream = UnixStream::connect(path).await.map_err(|error| {
+        let is = |kind| error.kind() == kind;
+        if is(io::ErrorKind::NotFound)
+            || is(io::ErrorKind::NotADirectory)
+            || is(io::ErrorKind::ConnectionRefused)
+        {
+            ClientError::NoDaemon(path.to_owned())
+        } else if is(io::ErrorKind::PermissionDenied) {
+            ClientError::NotPermitted(path.to_owned())
+        } else {
+            ClientError::Broken(error.to_string())
+        }
+    })?;
+    let (sender, connection) = handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| ClientError::Broken(error.to_string()))?;
+    // Its errors come out of the requests that meet them.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
+}
+
+/// All of an answer that is not long, or why it cannot be read.
+async fn whole(response: Response<Body>) -> Result<Bytes, String> {
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+        .collect()
+        .await;
+    body.map(Collected::to_bytes).map_err(|error| error.to_string())
+}
+
+fn told((status, body): (u16, Bytes)) -> Result<Told, ClientError> {
+    if status < 400 {
+        read(&body).map(Told::View)
+    } else {
+        read(&body).map(Told::Problem)
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(body).map_err(|error| ClientError::Strange(error.to_string()))
+}
+
+/// A name that is one segment of a path, whatever is in it.
+pub fn percent_encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if plain(byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    // `.` and `..` alone would be taken for folders.
+    match encoded.as_str() {
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        _ => encoded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_id_is_one_segment() {
+        assert_eq!(percent_encoded("a/b?c d"), "a%2Fb%3Fc%20d");
+        assert_eq!(percent_encoded(".."), "%2E%2E");
+        assert_eq!(percent_encoded("0199-x_y.z~"), "0199-x_y.z~");
+    }
+
+    #[tokio::test]
+    async fn in_this_process_no_connection_breaks() {
+        let cut = || async { Body::new(Limited::new(Full::new(Bytes::from_static(b"too long")), 1)) };
+        let mut client = Client::in_process(Router::new().route("/cut", axum::routing::get(cut)));
+        let asked = client.ask(Method::GET, "/cut", Bytes::new()).await.map(drop);
+        let fetched = client.fetch("/cut", |_| Ok(())).await.map(drop);
+        for told in [asked, fetched] {
+            assert!(
+                matches!(&told, Err(error @ ClientError::Failed(_)) if !error.may_retry()),
+                "{told:?}"
+            );
+        }
+    }
+}

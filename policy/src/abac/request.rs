@@ -1,0 +1,164 @@
+//! What rules see of a request, in the shape of the schema.
+
+use cedar_policy::{Context, ExpressionConstructionError, RestrictedExpression};
+use effectd_contracts::{Predicted, SafetyClass, SideEffect};
+use serde_json::Value;
+
+use crate::facts::Facts;
+use crate::policy::Policy;
+use crate::risk::Risk;
+
+pub(crate) fn context(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Context, String> {
+    let parts = parts(facts, risk, policy).map_err(|error| error.to_string())?;
+    Context::from_pairs(parts).map_err(|error| error.to_string())
+}
+
+fn parts(
+    facts: &Facts,
+    risk: &Risk,
+    policy: &Policy,
+) -> Result<[(String, RestrictedExpression); 9], ExpressionConstructionError> {
+    let tables = policy.tables();
+    let time = tables.clock.time_of_day(facts.now, facts.utc_offset_min);
+    let tool = &facts.tool;
+    let id = tool.id.as_str();
+    let (actor, device) = (facts.actor.as_deref(), facts.device.as_deref());
+    let device_class = device.map_or("none", |id| {
+        tables.devices.get(id).map_or("unknown", String::as_str)
+    });
+    let effects = tool.side_effects.iter().map(|effect| text(effect_word(*effect)));
+    let actor = record([
+        ("id", text(actor.unwrap_or_default())),
+        (
+            "known",
+            truth(actor.is_some_and(|actor| tables.actors.contains_key(actor))),
+        ),
+    ])?;
+    let device = record([
+        ("id", text(device.unwrap_or_default())),
+        ("class", text(device_class)),
+    ])?;
+    let tool = record([
+        ("id", text(id)),
+        (
+            "source",
+            text(id.rsplit_once('.').map_or(id, |(source, _)| source)),
+        ),
+        ("safety_class", text(class_word(risk.class))),
+        ("tier", number(risk.tier as i64)),
+        ("contained", truth(tool.is_contained())),
+        ("reversible", truth(tool.reversible)),
+        ("side_effects", RestrictedExpression::new_set(effects)),
+    ])?;
+    let clock = record([
+        ("hour", number(time.minute / 60)),
+        ("minute", number(time.minute)),
+        ("weekday", number(time.weekday)),
+        ("night", truth(time.night)),
+        ("unix", number(time.unix)),
+    ])?;
+    let predicted = record([
+        ("known", truth(facts.predicted.is_some())),
+        ("files", predicted(facts, |predicted| predicted.files)),
+        ("deletes", predicted(facts, |predicted| predicted.deletes)),
+        ("bytes", predicted(facts, |predicted| predicted.bytes)),
+    ])?;
+    Ok([
+        ("principal", text(facts.principal.as_str())),
+        ("actor", actor),
+        ("device", device),
+        ("tool", tool),
+        ("clock", clock),
+        (
+            "automation",
+            text(facts.automation.as_deref().unwrap_or_default()),
+        ),
+        ("dry_run", truth(facts.dry_run)),
+        ("cross_space", truth(risk.cross_space)),
+        (PREDICTED, predicted),
+    ]
+    .map(|(name, value)| (name.to_owned(), value)))
+}
+
+fn record<const N: usize>(
+    fields: [(&str, RestrictedExpression); N],
+) -> Result<RestrictedExpression, ExpressionConstructionError> {
+    RestrictedExpression::new_record(fields.map(|(name, value)| (name.to_owned(), value)))
+}
+
+fn text(text: &str) -> RestrictedExpression {
+    RestrictedExpression::new_string(text.to_owned())
+}
+
+fn truth(truth: bool) -> RestrictedExpression {
+    RestrictedExpression::new_bool(truth)
+}
+
+fn number(number: i64) -> RestrictedExpression {
+    RestrictedExpression::new_long(number)
+}
+
+/// How much would change. An unknown amount is as large as can be: a rule that sets a bound must not be passed by what is too
+/// large to be seen.
+fn predicted(facts: &Facts, which: impl FnOnce(&Predicted) -> u64) -> RestrictedExpression {
+    let mut effects = facts.tool.side_effects.iter();
+    let changes_nothing = effects.all(|effect| *effect == SideEffect::ReadOnly);
+    number(match &facts.predicted {
+        Some(predicted) => i64::try_from(which(predicted)).unwrap_or(i64::MAX),
+        None if changes_nothing || facts.dry_run => 0,
+        None => i64::MAX,
+    })
+}
+
+/// The part of the context that a preview finds out.
+const PREDICTED: &str = "predicted";
+
+/// Whether a rule, as JSON, looks at what would change. A rule that uses the context as a whole does.
+pub(crate) fn foresees(rule: &Value) -> bool {
+    match rule {
+        Value::Array(items) => items.iter().any(foresees),
+        Value::Object(members) => match part_of_context(rule) {
+            Some(part) => part == PREDICTED,
+            None => {
+                members.get("Var").is_some_and(|name| name == "context") || members.values().any(foresees)
+            }
+        },
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// `tool` of `context.tool`.
+fn part_of_context(expression: &Value) -> Option<&str> {
+    let access = expression.get(".")?;
+    if access.get("left")?.get("Var")? != "context" {
+        return None;
+    }
+    access.get("attr")?.as_str()
+}
+
+/// What stands before `://`.
+pub(crate) fn subject_kind(subject: &str) -> &str {
+    subject.split_once("://").map_or("", |(kind, _)| kind)
+}
+
+const fn class_word(class: SafetyClass) -> &'static str {
+    match class {
+        SafetyClass::Low => "LOW",
+        SafetyClass::Medium => "MEDIUM",
+        SafetyClass::High => "HIGH",
+    }
+}
+
+const fn effect_word(effect: SideEffect) -> &'static str {
+    match effect {
+        SideEffect::ReadOnly => "read_only",
+        SideEffect::FilesystemWrite => "filesystem_write",
+        SideEffect::FilesystemDelete => "filesystem_delete",
+        SideEffect::ProcessExec => "process_exec",
+        SideEffect::NetworkCall => "network_call",
+        SideEffect::DeviceNotification => "device_notification",
+        SideEffect::DeviceCapture => "device_capture",
+        SideEffect::CrossSpace => "cross_space",
+        SideEffect::UserVisible => "user_visible",
+    }
+}
