@@ -46,7 +46,7 @@ pub struct Settings {
     pub tool_in_flight_max: usize,
     /// Callers that may wait for a place, in all; a quarter of them for one subject.
     pub waiting_max: usize,
-    /// How long a caller waits for a place before it is told `overloaded`.
+    /// How long a caller waits for a place before it gets `overloaded`.
     pub admission_wait_max: Duration,
     /// Subjects that get more than one place in a round.
     pub weights: HashMap<SubjectId, u32>,

@@ -345,7 +345,7 @@ pub(crate) fn refused<S>(action: Action<S>, gated: fn(&S) -> &Gated, failure: Fa
     refusal.into()
 }
 
-/// The key stands for other parameters.
+/// The idempotency key belongs to other parameters.
 pub(crate) fn key_taken() -> Failure {
     let message = "this idempotency key was used before, with other parameters";
     Failure::new(Code::IdempotencyConflict, Phase::Idempotency, message)

@@ -51,7 +51,7 @@ pub const PREVIEW_DIFFS_TIME_MAX: Duration = Duration::from_millis(1_000);
 pub const SUBSCHEMAS_MAX: usize = 1_000;
 /// How deep they may be nested.
 pub const SCHEMA_DEPTH_MAX: usize = 32;
-/// Work that listing the violations of a schema may take, in schemas times values; beyond it only the decision is told.
+/// Cost of listing the violations of a schema, in schemas times values. Beyond it the failure names none of them.
 pub const VIOLATIONS_COST_MAX: usize = 250_000;
 /// Largest weight that can be set: beyond it, everything else is noise.
 pub const WEIGHT_MAX: f64 = 10.0;
@@ -69,7 +69,7 @@ pub const FINDINGS_MAX: usize = 1_000;
 /// Intents without a receipt that a check of the log keeps in mind at one time: far more than may be on their way.
 pub const OPEN_MAX: usize = 1_000_000;
 /// Entries that a log can have: a million a second for nine years.
-/// What somebody else has sent and says more cannot be a log.
+/// A bundle from elsewhere that claims more entries is refused.
 pub const LOG_ENTRIES_MAX: u64 = 281_474_976_710_656;
 /// Heads that a check of the log compares: one a minute for two months; the rest is covered by later ones.
 pub const HEADS_MAX: usize = 100_000;
@@ -88,7 +88,7 @@ pub const BUDGET_WINDOW: Duration = Duration::from_secs(86_400);
 /// Dead letters that are read at once to count what is held for review.
 pub const QUARANTINED_PAGE: usize = 64;
 /// How often what is held for review is counted anew because a subject has no room left: all dead letters are looked at for it.
-/// Whoever releases or shreds something waits so long at most until there is room again.
+/// Longest wait of a release or a shred for room.
 pub const QUARANTINED_RECOUNT: Duration = Duration::from_secs(60);
 /// Longest reason for taking an artifact aside: a line for people.
 /// Part of what is stored.
@@ -102,7 +102,7 @@ pub const AT_WORK_MAX: usize = 4_096;
 /// Most long outputs of one run that are kept: each is a file that is open while the tool runs.
 /// A receipt names each of them.
 pub const STREAMS_MAX: usize = 8;
-/// How long a request for a grant waits for a person: somebody looks once a day.
+/// How long a request for a grant waits for an approver: approvers look at least once a day.
 pub const GRANT_REQUEST_WAIT_MAX: Duration = Duration::from_secs(86_400);
 /// Receipts of notifications that are taken up in one step.
 pub const NOTIFICATIONS_PAGE: usize = 64;
@@ -114,7 +114,7 @@ pub const PREVIEW_DIFF_BYTES_MAX: u64 = 32_768;
 pub const PREVIEWS_MAX: usize = 4;
 /// Those of one subject among them: the others always find a turn.
 pub const PREVIEWS_SUBJECT_MAX: usize = 2;
-/// How long an action waits for its turn to be tried out before who asks is told `overloaded`: less than a stage may take.
+/// How long a preview waits for a place before its caller gets `overloaded`: less than the time of a stage.
 pub const PREVIEW_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Violations of a schema that one failure names.
 pub const VIOLATIONS_MAX: usize = 16;
@@ -146,7 +146,7 @@ pub const RATE_KEYS_MAX: usize = 16_384;
 pub const SESSION_WINDOW: Duration = Duration::from_secs(60);
 /// Tries to count a session's action against others who count at the same time; then it is let through.
 pub const SESSION_TRIES: u32 = 32;
-/// What a caller that is told `overloaded` is told to wait.
+/// The `retry_after` of `overloaded`.
 pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
 /// Decisions from the bus that wait for a place: among so many, turns are given fairly.
 pub const AHEAD_MAX: usize = 768;

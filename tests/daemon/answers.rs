@@ -384,9 +384,9 @@ fn a_backlog_that_is_full_of_bytes_says_when_to_try_again() {
     }
     let full = post(&daemon, 3);
     let told = full.problem(503, "overloaded");
-    // Soon at first; as late as it ever says when the daemon has noticed that nothing ends.
+    // Nothing ends here, so there are two answers: the soonest until the daemon has measured that, and the latest from then on.
     let after = told["retry_after_ms"].as_u64().unwrap();
-    assert!((1_000..=60_000).contains(&after), "{told}");
+    assert!([1_000, 60_000].contains(&after), "{told}");
     let header = format!("retry-after: {}", after.div_ceil(1_000));
     assert!(full.head.lines().any(|line| line == header), "{full:?}");
     assert!(told["detail"].as_str().unwrap().contains("bytes"), "{told}");

@@ -209,7 +209,7 @@ impl FairQueue {
         }
     }
 
-    /// Hands a place to whoever waits; `false` if nobody waits for it any more.
+    /// Gives a place to a waiting caller; `false` if that caller is gone.
     fn hand_over(&self, state: &mut State, subject: &SubjectId, waiter: Waiter) -> bool {
         if waiter.permit.is_closed() {
             return false;
