@@ -179,8 +179,17 @@ impl DeviceKey {
     /// Signs the receipt: everything in it but the signature, in canonical form. Gives the canonical form of all of it.
     pub fn sign(&self, receipt: &mut Receipt) -> String {
         receipt.signature = None;
-        receipt.signature = Some(self.signature(&text_of(receipt)));
-        text_of(receipt)
+        // A receipt is plain data with text keys, for which serde_json has no failure.
+        let mut value = serde_json::to_value(&*receipt).unwrap_or_default();
+        let signature = self.signature(&canonical::to_string(&value));
+        if let Value::Object(members) = &mut value {
+            members.insert(
+                "signature".to_owned(),
+                serde_json::to_value(&signature).unwrap_or_default(),
+            );
+        }
+        receipt.signature = Some(signature);
+        canonical::to_string(&value)
     }
 
     /// Signs what was known later about a receipt.
